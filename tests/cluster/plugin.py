@@ -227,10 +227,15 @@ def _observers(cluster: Cluster) -> int:
 def _sysdump(operator: Operator) -> None:
     operator.expect("sysdump", "-o", "dump.tar")
     with tarfile.open(operator.folder / "dump.tar") as archive:
-        sizes = {Path(entry.name).name: entry.size for entry in archive}
-    assert sizes.pop("status.json") > 0
-    assert {name.split(".")[0] for name in sizes} == operator.cluster.nodes.keys()
-    assert all(sizes.values())
+        archive.extractall(operator.folder, filter="data")
+    files = [*(operator.folder / "dump").iterdir()]
+    assert all(file.stat().st_size for file in files)
+    names = {file.name for file in files}
+    nodes = operator.cluster.nodes
+    assert names >= {"status.json", *(f"{node}.log" for node in nodes)}
+    assert {name.split(".")[0] for name in names} == {"status", *nodes}
+    for node in nodes:
+        assert "bpfsvc" in (operator.folder / "dump" / f"{node}.log").read_text(), node
 
 
 def _drain(operator: Operator) -> None:

@@ -68,7 +68,7 @@ class Cluster:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.state: dict[str, Any] = {"nodes": [], "pods": []}
+        self.state: dict[str, Any] = {"nodes": [], "pods": [], "logs": {}}
         program = folder / "kubectl"
         program.write_text(f"#!{sys.executable} -IS\n{(_HERE / 'kubectl.py').read_text()}")
         for source, name in ((PLUGIN, "kubectl-bpfsvc"), (_HERE / "agent.sh", "bpfsvc")):
@@ -94,6 +94,7 @@ class Cluster:
             self.state["nodes"].append(node(name))
         fields = {"namespace": "kube-system", "labels": label, "owner": "DaemonSet", **fields}
         self.state["pods"].append(pod(f"bpfsvc-{name}", name, **fields))
+        self.state["logs"][f"bpfsvc-{name}"] = {"current": f"log of {name}"}
         self.answer(name, "status", json.dumps(facts), 0 if facts.get("well") else 1)
 
     def answer(self, name: str, command: str, out: str, status: int = 0, error: str = "") -> None:

@@ -32,6 +32,8 @@ def main(words: list[str]) -> int:
     name = " ".join(words[:2]) if words[1] == "--raw" else words[0]
     if name == "get":
         return get(state, words[1:])
+    if name == "logs" and words[-1] in state["logs"]:
+        return logs(state["logs"][words[-1]], words)
     answer = state["answers"][name]
     print(answer["out"], end="")
     print(answer.get("err", ""), file=sys.stderr, end="")
@@ -58,6 +60,16 @@ def get(state: dict[str, Any], words: list[str]) -> int:
         print(f'Error from server (NotFound): {kind} "{name[0]}" not found', file=sys.stderr)
         return 1
     print(json.dumps(items[0] if name else {"kind": "List", "items": items}))
+    return 0
+
+
+def logs(of_pod: dict[str, str], words: list[str]) -> int:
+    assert "--container=bpfsvc" in words, "a pod has other containers, too"
+    which = "previous" if "--previous" in words else "current"
+    if which not in of_pod:
+        print("Error from server (BadRequest): previous container not found", file=sys.stderr)
+        return 1
+    print(of_pod[which])
     return 0
 
 

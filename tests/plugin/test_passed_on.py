@@ -190,9 +190,34 @@ def test_archives_of_all_nodes_are_collected_and_a_node_without_one_is_named(
     if path.is_dir():
         names = {file.name for file in path.iterdir()}
         assert (path / "n1.tar").read_text() == "archive of n1"
+        assert (path / "n2.log").read_text() == "log of n2\n"
     else:
         with tarfile.open(path) as archive:
             names = {name.removeprefix("dump/") for name in archive.getnames()}
-    assert names == {"n1.tar", "n3.tar", "status.json", "failed.txt"}
+    logs = {"n1.log", "n2.log", "n3.log"}
+    assert names == {"n1.tar", "n3.tar", "status.json", "failed.txt"} | logs
     again = shop.run("sysdump", "-o", target, cwd=shop.folder)
     assert (again.status, again.err.splitlines()[0]) == (1, f"Error: {target} exists")
+
+
+def test_the_log_of_a_container_that_ended_is_collected_too(shop: Cluster) -> None:
+    """It says why: what runs now does not know."""
+    for name in ("n1", "n2", "n3"):
+        shop.answer(name, "sysdump", f"archive of {name}")
+    shop.state["logs"]["bpfsvc-n2"]["previous"] = "Error: no room"
+    assert shop.run("sysdump", "-o", "dump", cwd=shop.folder).status == 0
+    previous = {
+        file.name: file.read_text() for file in (shop.folder / "dump").glob("*.previous.log")
+    }
+    assert previous == {"n2.previous.log": "Error: no room\n"}
+
+
+def test_archives_are_collected_without_the_right_to_read_logs(shop: Cluster) -> None:
+    for name in ("n1", "n2", "n3"):
+        shop.answer(name, "sysdump", f"archive of {name}")
+    asked = 'get resource "pods/log" in API group "" in the namespace "kube-system"'
+    shop.refuse("logs", f'User "viewer" cannot {asked}')
+    done = shop.run("sysdump", "-o", "dump", cwd=shop.folder)
+    assert (done.status, done.out) == (1, "dump: 3 nodes\n")
+    lacks = "viewer lacks the right to get pods/log in namespace kube-system"
+    assert done.err.splitlines() == [f"{name}: log: {lacks}" for name in ("n1", "n2", "n3")]
