@@ -23,6 +23,10 @@ class Events:
         ring = node.pinned.map("events")
         self._ring = RingBuffer(ring.fd, ring.max_entries)
         self._record = self._layout.struct("event")
+        numbers = {kind: f"EVENT_{kind.upper()}" for kind in (*KINDS, ELSEWHERE)}
+        self._kinds = {self._layout.constant(name): kind for kind, name in numbers.items()}
+        self._reasons = self._layout.constants_named("EVENT_REASON_")
+        self._paths = self._layout.constants_named("EVENT_BY_")
         self._ring.skip()
         self.ask(*KINDS)
 
@@ -61,14 +65,12 @@ class Events:
         self._ring.close()
 
     def _named(self, event: dict[str, Any]) -> dict[str, Any]:
-        layout = self._layout
-        kinds = {layout.constant(f"EVENT_{kind.upper()}"): kind for kind in (*KINDS, ELSEWHERE)}
         for name in ("client", "frontend", "backend"):
             address, port = event.pop(name), event.pop(f"{name}_port")
             event[name] = endpoint_text(address, port) if any(address) else ""
             assert any(address) or not port
-        event["kind"] = kinds[event["kind"]]
-        event["reason"] = layout.constants_named("EVENT_REASON_")[event["reason"]]
-        event["path"] = layout.constants_named("EVENT_BY_")[event["path"]]
+        event["kind"] = self._kinds[event["kind"]]
+        event["reason"] = self._reasons[event["reason"]]
+        event["path"] = self._paths[event["path"]]
         assert not event.pop("zero")
         return event
