@@ -102,7 +102,7 @@ class Node:
             self._fill_with_zeros(name)
         for name in (
             *("counters", "destinations"),
-            *("established_ports", "established_counts"),
+            *("established_ports", "established_counts", "fragment_budgets"),
         ):
             table = self.pinned.map(name)
             table.update(bytes(4), bytes(table.value_size))
