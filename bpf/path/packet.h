@@ -150,7 +150,7 @@ static inline bool parse_flow(struct __sk_buff *skb, struct packet *packet, __u8
 	packet->flow.zero = 0;
 	keep_tcp(packet, tcp);
 	begin_packet(packet);
-	return parse_addresses(skb, packet->l3, packet->v4, &packet->flow);
+	return parse_addresses(skb, packet->l3, packet->v4, &packet->flow, false);
 }
 
 /*

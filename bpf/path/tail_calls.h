@@ -139,7 +139,8 @@ static inline int tail_call_unknown(struct __sk_buff *skb, struct packet *packet
 static inline int tail_call_unparsed(struct __sk_buff *skb, struct packet *packet)
 {
 	steps.call(skb, STEP_PARSE_SLOW);
-	return step_missing_verdict(packet->flow.hook == HOOK_INGRESS &&
-				    parse_addresses(skb, packet->l3, packet->v4, &packet->flow) &&
-				    address_is_served(&packet->flow.destination));
+	return step_missing_verdict(
+		packet->flow.hook == HOOK_INGRESS &&
+		parse_addresses(skb, packet->l3, packet->v4, &packet->flow, false) &&
+		address_is_served(&packet->flow.destination));
 }

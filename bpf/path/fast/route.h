@@ -111,7 +111,8 @@ static inline bool routable(struct __sk_buff *skb, const struct packet *packet,
 		if (packet->flow.protocol == PROTO_TCP) {
 			__u8 words;
 
-			if (!read_bytes(skb, packet->l4 + TCP_LENGTH_OFFSET, &words, sizeof(words)))
+			if (!read_far_bytes(skb, packet->l4 + TCP_LENGTH_OFFSET, &words,
+					    sizeof(words)))
 				return false;
 			header = (words >> 4) * 4;
 		}

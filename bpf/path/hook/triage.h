@@ -164,7 +164,7 @@ static inline enum kind triage_by_headers(struct __sk_buff *skb, __u32 l2, __u8 
 	if (!v4 && skb->protocol != bpf_htons(ETHERTYPE_IPV6))
 		return parse_tagged(skb, l2, hook, packet);
 	if (!is_of_vlan(skb))
-		ip = parse_ip(skb, l2, v4);
+		ip = parse_ip(skb, l2, v4, false);
 	if (!ip.length)
 		return KIND_OTHER;
 	packet->l3 = l2;

@@ -33,16 +33,16 @@ static inline __u32 quote_offset(struct __sk_buff *skb, const struct packet *pac
 	struct nd_option option;
 	__u8 type;
 
-	if (!read_bytes(skb, packet->l4, &type, sizeof(type)))
+	if (!read_far_bytes(skb, packet->l4, &type, sizeof(type)))
 		return 0;
 	*redirect = icmp_is_redirect(packet->v4, type);
 	if (packet->v4 || !*redirect)
 		return packet->l4 + sizeof(struct icmp_header);
-	if (!read_bytes(skb, offset, &option, sizeof(option)))
+	if (!read_far_bytes(skb, offset, &option, sizeof(option)))
 		return 0;
 	if (option.type == OPTION_TARGET_LINK_LAYER) {
 		offset += option.length * 8;
-		if (!read_bytes(skb, offset, &option, sizeof(option)))
+		if (!read_far_bytes(skb, offset, &option, sizeof(option)))
 			return 0;
 	}
 	return option.type == OPTION_REDIRECTED ? offset + 8 : 0;
@@ -130,7 +130,7 @@ static inline bool says_unreachable(struct __sk_buff *skb, const struct packet *
 {
 	struct icmp_header header;
 
-	if (!read_bytes(skb, packet->l4, &header, sizeof(header)))
+	if (!read_far_bytes(skb, packet->l4, &header, sizeof(header)))
 		return false;
 	return packet->v4 ? header.type == ICMP_UNREACHABLE && header.code != ICMP_TOO_BIG :
 			    header.type == ICMPV6_UNREACHABLE;

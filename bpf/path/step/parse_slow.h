@@ -116,7 +116,7 @@ static inline enum kind parse_slow(struct __sk_buff *skb, struct packet *packet)
 	packet->flow.zero = packet->jumbo = 0;
 	if (packet->v4 ? !parse_slow_ipv4(skb, packet) : !parse_slow_ipv6(skb, packet))
 		return KIND_OTHER;
-	if (!parse_addresses(skb, packet->l3, packet->v4, &packet->flow))
+	if (!parse_addresses(skb, packet->l3, packet->v4, &packet->flow, false))
 		return KIND_OTHER;
 	if (packet->fragment == FRAGMENT_LATER) {
 		__u8 first = fragment_recall(packet);
