@@ -70,6 +70,16 @@ def too_big(peers: Peers) -> Packet:
     return peers.data(peers.external, peers.vip, b"x" * 1600)
 
 
+def too_short(peers: Peers) -> Packet:
+    """Make a packet whose header says that it ends within its ports and checksum."""
+    packet = peers.data(peers.external, peers.vip)
+    if peers.family == 4:
+        packet.len = 27
+    else:
+        packet.plen = 7
+    return packet
+
+
 def other_transport(peers: Peers) -> Packet:
     return sctp(peers.external, peers.vip)
 
@@ -83,6 +93,7 @@ LEFT: dict[str, tuple[Callable[[Peers], Packet], tuple[int, ...]]] = {
     "extension header": (with_extension, (6,)),
     "cut off": (cut_off, (4, 6)),
     "bigger than the MTU": (too_big, (4, 6)),
+    "without all of its ports": (too_short, (4, 6)),
     "SCTP": (other_transport, (4, 6)),
 }
 
@@ -118,6 +129,17 @@ def test_frames_with_a_vlan_tag_or_for_another_machine_are_passed(
     )
     assert xdp_uplink.passes_frame(bytes(Ether(src=CLIENT, dst=ROUTER) / packet))
     assert xdp_uplink.passes_frame(bytes(Ether(src=CLIENT, dst="ff:ff:ff:ff:ff:ff") / packet))
+
+
+@pytest.mark.parametrize("octet", [1, 3, 5])
+def test_a_frame_whose_destination_differs_in_one_octet_is_passed(
+    xdp_uplink: Uplink, peers: Peers, octet: int
+) -> None:
+    connected(xdp_uplink, peers)
+    frame = bytearray(xdp_uplink.frame(peers.data(peers.external, peers.vip)))
+    frame[octet] ^= 1
+    assert xdp_uplink.passes_frame(bytes(frame))
+    xdp_uplink.sends(peers.data(peers.external, peers.vip))
 
 
 def test_frames_cut_at_any_length_are_passed(xdp_uplink: Uplink, peers: Peers) -> None:
