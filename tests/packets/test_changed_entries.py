@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import struct
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import pytest
 from scapy.packet import Packet
@@ -31,13 +32,21 @@ pytestmark = pytest.mark.usefixtures("one_cpu")
 TRIED = Policy(0, 1, masquerade=False, reject=False, trials=1)
 
 
-def stopped(node: Node, step: str, packet: Packet) -> None:
-    """Have ingress handle a packet until it would jump to a step."""
+@contextmanager
+def without_step(node: Node, step: str) -> Iterator[None]:
+    """Have programs handle packets until they would jump to a step."""
     steps = node.pinned.map("steps")
     key = struct.pack("=I", node.pinned.layout.constant(step.upper()))
     assert steps.delete(key)
-    assert node.drops("ingress", packet)
+    yield
     steps.update(key, node.pinned.program(step).to_bytes(4, sys.byteorder))
+
+
+def stopped(node: Node, step: str, packet: Packet) -> None:
+    """Have ingress handle a packet until it would jump to a step."""
+    with without_step(node, step):
+        dropped = node.drops("ingress", packet)
+    assert dropped
     assert node.counter("dropped__step_missing") > 0
 
 
@@ -219,3 +228,29 @@ def counted(node: Node) -> list[bytes]:
     """Return what is counted of each backend."""
     none = bytes(4)
     return [value for key, value in node.pinned.map("backend_counters").items() if key != none]
+
+
+def test_while_it_is_not_known_what_overflows_no_backend_on_trial_is_tried(
+    node: Node, tcp_peers: Peers
+) -> None:
+    """Near ones are tried at any time, but which are near says an entry that is not there."""
+    loaded = spilling(node, tcp_peers, "lc", trial=(1, 5))
+    loaded.put([(0, 0)] * ALL)
+    clear(node, "spills")
+    assert {loaded.open(port) for port in range(2000, 2010)} == {0}
+
+
+def test_a_backend_opens_a_connection_whose_entry_goes_meanwhile(
+    node: Node, tcp_peers: Peers
+) -> None:
+    """It was closed, and had the same ports."""
+    client, vip, backend, seen = tcp_peers.connected(node)
+    tcp_peers.close(node, client, vip, backend, seen)
+    opening = tcp_peers.opening(backend, client)
+    with without_step(node, "step_first"):
+        node.run("egress", opening)
+    clear(node, "connections")
+    verdict, after = node.run("step_first", opening)
+    assert verdict == UNSPEC
+    assert same(after, opening)
+    assert node.counter("connections_reopened") == 0

@@ -29,6 +29,7 @@ from tests.services.objects import endpoint_slice, service
 
 FIRST_PORT = 9000
 LIMIT, THREADS = 2, 4
+NODE_PORT = 30080
 
 SCHEDULERS = (
     *("random", "rr", "wrr", "sh", "dh", "mh", "lc", "wlc", "sed", "nq", "fo", "twos"),
@@ -57,7 +58,9 @@ class Limited(Loaded):
         ``trial``: which endpoints are on trial.
         """
         peers, vip = self.peers, address_of(self.peers.vip)
-        port = {"name": "", "port": 80, "protocol": peers.protocol}
+        port: dict[str, Any] = {"name": "", "port": 80, "protocol": peers.protocol}
+        if spec.get("type") == "NodePort":
+            port["nodePort"] = NODE_PORT
         texts = {"bpfsvc.io/max-connections-per-backend": f"{LIMIT}"}
         texts |= {f"bpfsvc.io/{name}": text for name, text in (annotations or {}).items()}
         written = service(ports=[port], annotations=texts, **{"clusterIP": vip, **spec})
@@ -268,3 +271,14 @@ def test_explain_decides_the_same_and_counts_nothing(plain: Limited) -> None:
     assert decide(plain.node.pinned, plain.asked(), 1).verdict == "reject"
     assert plain.full_counted() == 0
     assert plain.numbers() == [(2, 0), (2, 0)]
+
+
+def test_a_client_of_a_node_port_gets_the_backend_that_has_room(node: Node, peers: Peers) -> None:
+    limited = Limited(node, peers)
+    limited.write(3, type="NodePort")
+    for room in range(3):
+        loads = [LIMIT - (number == room) for number in range(3)]
+        limited.put([(0, load) if peers.protocol == "UDP" else (load, 0) for load in loads])
+        opening = peers.opening(limited.client(2000 + room), peers.on_node(NODE_PORT))
+        verdict, after = node.run("ingress", opening)
+        assert (verdict, after.payload.dport - FIRST_PORT) == (UNSPEC, room)

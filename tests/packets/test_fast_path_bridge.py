@@ -194,3 +194,24 @@ def test_a_port_that_is_gone_is_not_used(testbed: FastPathTestbed, fast_peers: P
     testbed.forget_routes()
     assert not is_past_port(testbed, fast_peers)
     interfaces.delete_many([gone])
+
+
+@pytest.mark.parametrize("known", ["another port", "another hardware address"])
+def test_what_a_pod_sends_replaces_what_was_known_of_its_port(
+    testbed: FastPathTestbed, fast_peers: Peers, known: str
+) -> None:
+    """As where the address was that of another pod before."""
+    peers, pinned = fast_peers, testbed.node.pinned
+    put_client_on_bridge(testbed, peers)
+    index, mac = testbed.ends["pod0"].index, bytes.fromhex(testbed.far["pod0"].replace(":", ""))
+    if known == "another port":
+        index = testbed.ends["pod1"].index
+    else:
+        mac = mac[:-1] + bytes([mac[-1] ^ 1])
+    record = pinned.layout.maps["pod_ports"].value
+    entry = record.pack({"ifindex": index, "mac": mac})
+    pinned.map("pod_ports").update(pack(address_of(peers.client)), entry)
+    testbed.run("ingress", "pod0", peers.opening(peers.client, peers.backend), to=BRIDGE_MAC)
+    testbed.run("ingress", "eth0", peers.answer(peers.backend, peers.client))
+    testbed.forget_routes()
+    assert is_past_port(testbed, peers)

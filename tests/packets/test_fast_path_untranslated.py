@@ -13,8 +13,10 @@ from tests.packets import queues
 from tests.packets.fast_path import FastPathTestbed, fast_packets, forwarded, hop
 from tests.packets.fragment import PAYLOAD, cut
 from tests.packets.icmp_errors import error
+from tests.packets.node import UNSPEC
 from tests.packets.packet import same, tcp, udp
 from tests.packets.peers import Peers, address_of
+from tests.packets.test_changed_entries import clear, without_step
 from tests.packets.test_connection_gc import KEEP
 from tests.packets.test_fast_path_outside import _with_options
 from tests.packets.untranslated import (
@@ -319,3 +321,23 @@ def test_a_syn_that_is_sent_again_though_it_was_answered_stays_fast(
     connection.opening()
     tcp_testbed.node.age(1)
     connection.opening()
+
+
+@pytest.mark.usefixtures("one_cpu")
+@pytest.mark.parametrize("meanwhile", ["", "another has taken its key", "it is gone"])
+def test_an_opening_of_the_pod_ends_only_the_connection_that_it_has_shown_to_be_over(
+    tcp_testbed: FastPathTestbed, tcp_peers: Peers, meanwhile: str
+) -> None:
+    connection, node = opened(tcp_testbed, tcp_peers), tcp_testbed.node
+    opening = tcp(connection.pod, connection.client)
+    with without_step(node, "step_first"):
+        tcp_testbed.run("ingress", "pod1", opening)
+    if meanwhile.startswith("another"):
+        node.set_fields("connections", outside=0)
+    elif meanwhile:
+        clear(node, "connections")
+        node.fill_filter(1)
+    verdict, frame = tcp_testbed.run("step_first", "pod1", opening)
+    assert verdict == UNSPEC
+    assert same(frame.payload, opening)
+    assert node.count("connections") == (2 if meanwhile.startswith("another") else 0)

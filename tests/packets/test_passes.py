@@ -173,11 +173,11 @@ def test_a_masqueraded_packet_that_leaves_by_two_interfaces_is_translated_once(
     assert stacked.node.states() == (4, 0)
 
 
-@pytest.mark.parametrize("peers", DATAGRAMS, ids=str)
-def test_a_packet_whose_masquerade_is_lost_between_the_hooks_does_not_leave(
-    stacked: Stacked, peers: Peers
-) -> None:
-    """It would leave with its client's address. The next packet is another connection's."""
+def lose_masquerade(stacked: Stacked, peers: Peers) -> Packet:
+    """Connect a client outside, and remove the entry by which its packets leave.
+
+    Return a packet that is like those that ingress makes of them.
+    """
     node = stacked.node
     node.masquerade_address("192.168.50.11", "fd50::11", index=stacked.vrrp.index)
     peers.service(node, [peers.other_backend], masquerade=True)
@@ -189,6 +189,29 @@ def test_a_packet_whose_masquerade_is_lost_between_the_hooks_does_not_leave(
     for flow in [flow for flow, _ in node.pinned.map("connections").items()]:
         if key.unpack(flow)["destination"] == pack(address_of(peers.other_backend)):
             node.pinned.map("connections").delete(flow)
+    return like
+
+
+@pytest.mark.parametrize("peers", DATAGRAMS, ids=str)
+def test_a_packet_from_an_address_of_the_node_needs_no_masquerade(
+    stacked: Stacked, peers: Peers
+) -> None:
+    """Netfilter has masqueraded it, and by chance it has the mark of what waits for that here."""
+    like = lose_masquerade(stacked, peers)
+    stacked.node.node_address(address_of(peers.external), nodeports=False)
+    sent = stacked.frame(stacked.eth0, peers.data(peers.external, peers.vip))
+    (left,) = stacked.leave([sent], like)
+    assert forwarded(left, peers.data(peers.external, peers.other_backend))
+    assert stacked.node.counter("dropped__unknown_connection") == 0
+
+
+@pytest.mark.parametrize("peers", DATAGRAMS, ids=str)
+def test_a_packet_whose_masquerade_is_lost_between_the_hooks_does_not_leave(
+    stacked: Stacked, peers: Peers
+) -> None:
+    """It would leave with its client's address. The next packet is another connection's."""
+    node = stacked.node
+    like = lose_masquerade(stacked, peers)
     other = peers.with_port(peers.external, 40001)
     sent = [peers.data(peers.external, peers.vip), peers.opening(other, peers.vip)]
     (left,) = stacked.leave([stacked.frame(stacked.eth0, packet) for packet in sent], like, lost=1)

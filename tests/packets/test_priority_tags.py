@@ -70,7 +70,7 @@ def test_a_frame_of_a_vlan_passes_unchanged(node: Node, peers: Peers, tag: Packe
     assert node.states() == (0, 0)
 
 
-@pytest.mark.parametrize("size", [18, 19, 20, 25, 38])
+@pytest.mark.parametrize("size", [14, 15, 17, 18, 19, 20, 25, 38])
 def test_a_tagged_frame_that_is_cut_off_passes_unchanged(
     node: Node, udp_peers: Peers, size: int
 ) -> None:

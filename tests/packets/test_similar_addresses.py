@@ -90,3 +90,13 @@ def test_two_clients_with_similar_addresses_and_one_port_are_apart(node: Node, o
     for one in (peers, second):
         back = node.forward(one.data(one.backend, one.client))
         assert same(back, one.data(one.vip, one.client))
+
+
+@pytest.mark.parametrize("peers", [TCP_PEERS[1], UDP_PEERS[1]], ids=str)
+def test_an_address_like_that_of_the_loopback_but_for_its_last_word_is_served(
+    node: Node, peers: Peers
+) -> None:
+    for vip, served in (("[::2]:80", True), ("[::1]:80", False)):
+        peers.service(node, [peers.backend], frontends=[vip])
+        wanted = peers.opening(peers.client, peers.backend if served else vip)
+        assert same(node.ingress(peers.opening(peers.client, vip)), wanted)

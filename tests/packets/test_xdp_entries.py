@@ -6,7 +6,7 @@ import struct
 
 import pytest
 
-from tests.packets.peers import Peers
+from tests.packets.peers import TCP_PEERS, Peers
 from tests.packets.uplink import SERVED, Uplink, connected
 
 MANY = 1 << 20
@@ -76,3 +76,34 @@ def test_a_packet_that_is_routed_by_a_port_of_another_interface_is_passed(
     uplinks.update(key, record.pack({**entry, "ifindex": far + 1000}))
     assert xdp_uplink.passes(peers.data(peers.external, peers.vip))
     assert node.counter("edge_passed__not_by_uplink") == 1
+
+
+def test_replies_that_no_uplink_sends_take_the_stack_until_the_next_turn(
+    xdp_uplink: Uplink, peers: Peers
+) -> None:
+    """They have no entry at ingress; the kernel is asked once."""
+    node, near, far = xdp_uplink.node, xdp_uplink.near, xdp_uplink.far
+    client = peers.with_port(peers.other_backend, 40000)
+    peers.service(node, [peers.backend])
+    peers.connect(node, client, peers.vip, peers.backend)
+    xdp_uplink.serve(near)
+    reply = peers.data(peers.backend, client)
+    assert xdp_uplink.passes(reply)
+    assert node.counter("edge_passed__not_by_uplink") == 1
+    xdp_uplink.serve(near, far)
+    assert xdp_uplink.passes(reply)
+    assert node.counter("edge_passed__not_by_uplink") == 1
+
+
+@pytest.mark.parametrize("peers", TCP_PEERS, ids=str)
+def test_a_segment_that_acknowledges_far_more_than_those_before_is_passed(
+    xdp_uplink: Uplink, peers: Peers
+) -> None:
+    """It may be forged. Where nothing was acknowledged before, it has nothing to be compared to."""
+    connected(xdp_uplink, peers)
+    segment = peers.data(peers.external, peers.vip)
+    segment.payload.ack = 1 << 30
+    assert xdp_uplink.passes(segment)
+    assert xdp_uplink.node.counter("edge_forwarded") == 0
+    xdp_uplink.node.set_fields("connections", acknowledged=0, window=0)
+    xdp_uplink.sends(segment)

@@ -1,0 +1,56 @@
+"""A socket that the node itself has bound to a Service's address is served in its place."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+
+import pytest
+
+from tests.packets.node import Node
+from tests.packets.packet import same
+from tests.packets.peers import TCP_PEERS, UDP_PEERS, Peers, address_of
+
+_FREEBIND = {4: (socket.IPPROTO_IP, 15), 6: (socket.IPPROTO_IPV6, 78)}
+"""IP_FREEBIND, IPV6_FREEBIND: the address need not be one of an interface."""
+
+
+@contextmanager
+def listener(peers: Peers, address: str, port: int) -> Iterator[None]:
+    """Have a socket of this network namespace wait at an address."""
+    family = socket.AF_INET if peers.family == 4 else socket.AF_INET6
+    tcp = peers.protocol == "TCP"
+    with socket.socket(family, socket.SOCK_STREAM if tcp else socket.SOCK_DGRAM) as made:
+        made.setsockopt(*_FREEBIND[peers.family], 1)
+        made.bind((address, port))
+        if tcp:
+            made.listen()
+        yield
+
+
+LIKE_IPV4 = "[::a:b:c:10]:80"
+"""An address whose first half is that of IPv4 addresses as the programs write them."""
+
+PEERS = {
+    **{str(peers): peers for peers in TCP_PEERS + UDP_PEERS},
+    "TCP/IPv6, nearly IPv4": replace(TCP_PEERS[1], vip=LIKE_IPV4),
+}
+
+
+@pytest.mark.parametrize("peers", PEERS.values(), ids=PEERS)
+def test_a_listener_at_the_address_of_a_service_gets_its_packets(node: Node, peers: Peers) -> None:
+    """Not one that is bound to all addresses, or where the node does not have the address."""
+    client, vip, backend = peers.served(node, outside=True, guarded=True)
+    sent, translated = (peers.opening(client, to) for to in (vip, backend))
+    address, port = address_of(vip), sent.dport
+    with listener(peers, address, port):
+        assert same(node.ingress(sent), translated)
+    node.reset()
+    peers.served(node, guarded=True)
+    node.node_address(address, nodeports=False)
+    with listener(peers, address, port):
+        assert same(node.ingress(sent), sent)
+    with listener(peers, "::" if peers.family == 6 else "0.0.0.0", port):
+        assert same(node.ingress(sent), translated)
