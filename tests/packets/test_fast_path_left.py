@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import struct
+import time
 
 import pytest
 from scapy.layers.inet6 import IPv6ExtHdrHopByHop, RouterAlert
+from scapy.layers.l2 import Dot1Q
 
 from tests.packets.established import (
     Connection,
@@ -16,6 +18,7 @@ from tests.packets.established import (
 from tests.packets.extension_headers import with_headers
 from tests.packets.fast_path import (
     MTU,
+    WEB_PORT,
     FastPathTestbed,
     fast_packets,
     forwarded,
@@ -25,7 +28,7 @@ from tests.packets.fast_path import (
     prepare,
 )
 from tests.packets.fragment import PAYLOAD, cut
-from tests.packets.node import REDIRECT, Node
+from tests.packets.node import REDIRECT, UNSPEC, Node
 from tests.packets.packet import same, tcp
 from tests.packets.peers import TCP_PEERS, UDP_PEERS, Peers
 from tests.packets.test_fast_path_direct import open_direct
@@ -72,6 +75,19 @@ def test_a_gso_packet_with_another_option_than_a_jumbo_length_takes_the_stack(
     packet = with_headers(plain, header)
     assert len(bytes(packet)) == len(bytes(plain)) + 8
     assert same(fast_path_testbed.to_stack("pod0", packet, gso=1000), packet)
+
+
+def test_a_first_packet_with_a_tag_in_its_bytes_takes_the_stack(
+    testbed: FastPathTestbed, fast_peers: Peers
+) -> None:
+    """The tag would stay on it. Without the tag the same packet is fast."""
+    fast_peers.service(testbed.node, [fast_peers.backend])
+    opening = fast_peers.opening(fast_peers.client, fast_peers.backend)
+    tagged = Dot1Q(prio=5, vlan=0) / opening
+    verdict, frame = testbed.run("ingress", "pod0", tagged)
+    assert verdict == UNSPEC
+    assert same(frame.payload, tagged)
+    assert forwarded(testbed.to_neighbour("pod0", opening), opening)
 
 
 def forget_interface(testbed: FastPathTestbed, name: str) -> None:
@@ -146,6 +162,36 @@ def test_while_connections_of_an_older_build_are_copied_no_datagram_is_fast_with
     udp_testbed.node.settings(fast_path=1)
     for name, packet in packets:
         assert udp_testbed.run("ingress", name, packet)[0] == REDIRECT
+
+
+def test_while_connections_of_an_older_build_are_copied_one_between_pods_begins_in_the_stack(
+    testbed: FastPathTestbed, fast_peers: Peers
+) -> None:
+    """It is none from outside either, which would be fast."""
+    client, vip, backend = fast_peers.served(testbed.node)
+    testbed.node.settings(fast_path=1, fast_outside=1, settling=1)
+    routed = testbed.to_stack("pod0", fast_peers.opening(client, vip))
+    assert same(routed, fast_peers.opening(client, backend))
+    testbed.node.settings(fast_path=1, fast_outside=1)
+    testbed.to_stack("eth0", fast_peers.answer(backend, client))
+    routed = testbed.to_stack("pod0", fast_peers.proof(client, vip, backend, client)[0])
+    assert same(routed, fast_peers.proof(client, vip, backend, client)[1])
+
+
+@pytest.mark.parametrize("filled", [False, True], ids=["its ports", "each port"])
+def test_a_packet_whose_masquerade_is_gone_goes_to_egress_as_it_is_routed(
+    testbed: FastPathTestbed, fast_peers: Peers, filled: bool
+) -> None:
+    """There it is dropped, or translated by an entry that is written meanwhile."""
+    client, backend, node = fast_peers.client, fast_peers.backend, testbed.node
+    open_masqueraded(testbed, fast_peers, backend, "eth0")
+    node.set_fields("connections", seen=time.monotonic_ns() + 60 * 10**9)
+    routed = fast_peers.data(client, backend)
+    assert node.pinned.map("connections").delete(node.flow("egress", routed))
+    if filled:
+        node.fill_filter(1)
+    sent = fast_peers.data(client, fast_peers.on_node(WEB_PORT))
+    assert forwarded(testbed.to_neighbour("pod0", sent), routed)
 
 
 @pytest.mark.parametrize("of", ["the first one", "a later one"])

@@ -6,7 +6,7 @@ import struct
 
 import pytest
 
-from tests.packets.peers import TCP_PEERS, Peers
+from tests.packets.peers import TCP_PEERS, UDP_PEERS, Peers
 from tests.packets.uplink import SERVED, Uplink, connected
 
 MANY = 1 << 20
@@ -107,3 +107,20 @@ def test_a_segment_that_acknowledges_far_more_than_those_before_is_passed(
     assert xdp_uplink.node.counter("edge_forwarded") == 0
     xdp_uplink.node.set_fields("connections", acknowledged=0, window=0)
     xdp_uplink.sends(segment)
+
+
+@pytest.mark.parametrize("peers", UDP_PEERS, ids=str)
+def test_the_datagram_that_establishes_a_connection_is_left_to_the_stack(
+    xdp_uplink: Uplink, peers: Peers
+) -> None:
+    """It is the first that follows an answer; those before the answer are sent."""
+    node, client, vip, backend = xdp_uplink.node, peers.external, peers.vip, peers.backend
+    peers.service(node, [backend], masquerade=True)
+    out = node.forward(peers.opening(client, vip))
+    seen = peers.with_port(out.src, out.payload.sport)
+    datagram = peers.data(client, vip)
+    xdp_uplink.sends(datagram)
+    node.forward(peers.answer(backend, seen))
+    assert xdp_uplink.passes(datagram)
+    node.forward(datagram)
+    xdp_uplink.sends(datagram)
