@@ -23,6 +23,8 @@ SHARED = (Named("shared-a", 62), Named("shared-b", 63))
 """Two Services with one backend."""
 PAIRS = (Named("pair-a", 64), Named("pair-b", 65))
 """Two Services with the same two backends."""
+STICKY, TURNS = Named("sticky", 66), Named("turns", 67)
+"""The same backends: clients stay with one, or get them in turn."""
 MANY = tuple(Named(f"many-{number}", 100 + number) for number in range(12))
 """More than a socket has room for; all with the same two backends."""
 
@@ -38,6 +40,8 @@ def known_testbed() -> Iterator[Testbed]:
             *(objects(named, [pod]) for named, pod in zip(ONE, pods, strict=True)),
             *(objects(named, pods[2:3]) for named in SHARED),
             *(objects(pair, pods[2:4]) for pair in PAIRS + MANY),
+            objects(STICKY, pods[2:4], sessionAffinity="ClientIP"),
+            objects(TURNS, pods[2:4], annotations={"bpfsvc.io/scheduler": "rr"}),
         ]
         testbed.cluster.put("services", *itertools.chain.from_iterable(every))
         testbed.cluster.put("rolled", *objects(ROLLED, pods[1:2]))
@@ -161,6 +165,52 @@ def test_a_bound_port_of_the_node_reaches_two_services_with_the_same_backends(
             assert {first.who().pod, second.who().pod} == {
                 pod.name for pod in known_testbed.lab.pods[2:4]
             }
+
+
+def test_a_bound_port_reaches_two_node_ports_with_the_same_backends(
+    known_testbed: Testbed, family: int
+) -> None:
+    node = known_testbed.node
+    for port in range(41100, 41108):
+        pods = {pod.name for pod in known_testbed.lab.pods[2:4]}
+        with ExitStack() as opened_all:
+            for pair in PAIRS:
+                made = connect(node, node.address(family), pair.node_port, source=("", port))
+                pods.remove(opened_all.enter_context(made).who().pod)
+        assert pods == set()
+
+
+def pod_unless_connected(testbed: Testbed, named: Named, family: int, port: int) -> str:
+    """Return the pod that a port of the node reaches; empty if it is connected to that already."""
+    try:
+        with connect(testbed.node, named.vip(family), 80, source=("", port)) as made:
+            return made.who().pod
+    except OSError as error:
+        if error.errno != errno.EADDRNOTAVAIL:
+            raise
+        return ""
+
+
+@pytest.mark.parametrize("second", [STICKY, TURNS], ids=["session affinity", "a scheduler"])
+def test_a_bound_port_changes_no_choice_that_was_not_at_random(
+    known_testbed: Testbed, second: Named, family: int
+) -> None:
+    """If the port is connected to the chosen backend already, the kernel tells that."""
+    node = known_testbed.node
+    with connect(node, STICKY.vip(family), 80) as made:
+        kept = made.who().pod
+    failures = set()
+    for port in range(41200, 41216):
+        with connect(node, PAIRS[0].vip(family), 80, source=("", port)) as first:
+            taken = first.who().pod
+            pod = pod_unless_connected(known_testbed, second, family, port)
+        assert pod != taken
+        if not pod:
+            failures.add(taken)
+        elif second is STICKY:
+            assert pod == kept
+    assert failures
+    assert second is TURNS or failures == {kept}
 
 
 @pytest.mark.parametrize("where", WHERE)
