@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.packets.node import Node
+from tests.packets.node import SHOT, Node
 from tests.packets.packet import same, tcp
 from tests.packets.peers import Peers
 
@@ -277,3 +277,45 @@ def test_with_no_port_left_to_change_to_the_second_connection_is_dropped_and_cou
     assert node.drops("ingress", peers.opening(client, backend))
     assert node.counter("dropped__source_ports_exhausted") == 1
     assert same(node.forward(peers.data(client, vip)), peers.data(client, backend))
+
+
+def two_frontends(node: Node, peers: Peers) -> None:
+    """Serve one backend by two frontends, where clients have no port but their own."""
+    for name, frontend in (("web", peers.vip), ("other", peers.other_vip)):
+        peers.service(node, [peers.backend], name, frontends=[frontend])
+    node.settings(first=int(peers.client.rpartition(":")[2]), ports=1)
+
+
+def test_the_port_of_a_connection_that_only_the_backend_has_closed_is_not_taken(
+    node: Node, tcp_peers: Peers
+) -> None:
+    peers = tcp_peers
+    two_frontends(node, peers)
+    peers.connect(node, peers.client, peers.vip, peers.backend)
+    node.forward(tcp(peers.backend, peers.client, "FA"))
+    assert node.drops("ingress", peers.opening(peers.client, peers.other_vip))
+    assert node.counter("dropped__source_ports_exhausted") == 1
+    comes, goes = (peers.data(peers.client, to) for to in (peers.vip, peers.backend))
+    assert same(node.forward(comes), goes)
+
+
+@pytest.mark.parametrize("asks", [False, True], ids=["silent", "goes on asking"])
+def test_the_port_of_a_flow_without_an_answer_is_taken_when_its_client_is_silent(
+    node: Node, udp_peers: Peers, asks: bool
+) -> None:
+    """There is no other port."""
+    peers = udp_peers
+    two_frontends(node, peers)
+    opening = peers.opening(peers.client, peers.vip)
+    node.forward(opening)
+    node.age(6)
+    if asks:
+        node.forward(opening)
+    verdict, out = node.run("ingress", peers.opening(peers.client, peers.other_vip))
+    assert node.counter("dropped__source_ports_exhausted") == asks
+    if asks:
+        assert verdict == SHOT
+    else:
+        assert same(out, peers.opening(peers.client, peers.backend))
+        back = node.forward(peers.answer(peers.backend, peers.client))
+        assert same(back, peers.answer(peers.other_vip, peers.client))

@@ -133,3 +133,18 @@ def test_packets_to_a_removed_service_pass_unchanged(node: Node, peers: Peers) -
     peers.service(node, [peers.backend], frontends=[peers.other_vip])
     packet = peers.opening(peers.client, peers.vip)
     assert same(node.forward(packet), packet)
+
+
+@pytest.mark.parametrize("address", ["::fd50:11", "0:0:fd50::11"])
+def test_a_node_port_is_served_on_an_address_that_begins_as_a_mapped_one(
+    node: Node, ipv6_peers: Peers, address: str
+) -> None:
+    """It has as many zeros as an IPv4 address has in the form of IPv6, or as half of one has."""
+    peers = ipv6_peers
+    peers.service(node, [peers.backend], node_port=PORT)
+    node.node_address(address, nodeports=True)
+    frontend = peers.with_port(address, PORT)
+    out = node.forward(peers.opening(peers.external, frontend))
+    assert same(out, peers.opening(peers.external, peers.backend))
+    back = node.forward(peers.answer(peers.backend, peers.external))
+    assert same(back, peers.answer(frontend, peers.external))

@@ -314,3 +314,17 @@ def test_a_stream_that_is_never_answered_keeps_its_port_while_it_sends(
         fifth = udp_peers.with_port(udp_peers.external, 5004)
         assert node.drops("egress", node.ingress(udp_peers.opening(fifth, udp_peers.vip)))
     assert node.counter("dropped__masquerade_ports_exhausted") == 3
+
+
+def test_the_port_of_a_connection_that_only_the_backend_has_closed_is_not_used_again(
+    node: Node, tcp_peers: Peers
+) -> None:
+    """Its client may go on sending."""
+    peers = tcp_peers
+    node.settings(ports=1)
+    client, vip, backend, seen = peers.connected(node, outside=True, masquerade=True)
+    node.forward(tcp(backend, seen, "FA"))
+    other = peers.with_port(peers.external, 40001)
+    assert node.drops("egress", node.ingress(peers.opening(other, vip)))
+    assert node.counter("dropped__masquerade_ports_exhausted") == 1
+    assert same(node.forward(peers.data(client, vip)), peers.data(seen, backend))

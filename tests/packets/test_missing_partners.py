@@ -45,6 +45,24 @@ def test_a_closed_masquerade_without_a_partner_is_opened_anew(node: Node, tcp_pe
     assert same(out, tcp(seen, backend))
 
 
+def test_the_end_of_a_connection_is_noted_while_the_other_entry_is_not_copied_yet(
+    node: Node, tcp_peers: Peers
+) -> None:
+    """The client was first, until a packet of the backend shows that both ends have crossed."""
+    peers = tcp_peers
+    client, vip, backend, seen = peers.connected(node)
+    node.forward(tcp(client, vip, "FA"))
+    node.settings(settling=node.pinned.layout.constant("SETTLING_ATTACHED"))
+    connections = node.pinned.map("connections")
+    record = node.pinned.layout.maps["connections"].value
+    connections.delete(node.flow("ingress", tcp(client, vip)))
+    for flags, first in (("FA", 1), ("A", 0)):
+        assert same(node.egress(tcp(backend, seen, flags)), tcp(vip, client, flags))
+        raw = connections.lookup(node.flow("egress", tcp(backend, seen)))
+        entry = record.unpack(raw or bytes(record.size))
+        assert (entry["fin_received"], entry["fin_sent"], entry["client_first"]) == (1, 1, first)
+
+
 WINDOWS = {
     "no option": ([], 0),
     "a scale": ([("WScale", 7)], 7),

@@ -12,12 +12,14 @@ from tests.packets.node import SHOT, UNSPEC, Node
 from tests.packets.packet import same
 from tests.packets.peers import TCP_PEERS, UDP_PEERS, Peers
 
+NODE_PORT = 30080
 
-@pytest.fixture
-def settling(node: Node, tcp_peers: Peers) -> Peers:
-    """A Service, and no connections yet."""
+
+@pytest.fixture(params=["SETTLING_ATTACHING", "SETTLING_ATTACHED"])
+def settling(request: pytest.FixtureRequest, node: Node, tcp_peers: Peers) -> Peers:
+    """A Service, and no connections yet: either build may open them."""
     tcp_peers.service(node, [tcp_peers.backend])
-    node.settings(settling=1)
+    node.settings(settling=node.pinned.layout.constant(request.param))
     return tcp_peers
 
 
@@ -30,6 +32,15 @@ def test_the_middle_of_a_connection_to_a_frontend_waits_where_it_comes_in(
     node: Node, settling: Peers
 ) -> None:
     assert node.drops("ingress", settling.data(settling.client, settling.vip))
+
+
+def test_the_middle_of_a_connection_to_a_node_port_waits_and_that_of_another_port_passes(
+    node: Node, settling: Peers
+) -> None:
+    settling.service(node, [settling.backend], "at-nodes", node_port=NODE_PORT)
+    assert node.drops("ingress", settling.data(settling.external, settling.on_node(NODE_PORT)))
+    other = settling.data(settling.external, settling.on_node(NODE_PORT + 1))
+    assert same(node.ingress(other), other)
 
 
 @pytest.mark.parametrize("hook", ["ingress", "egress"])

@@ -10,7 +10,8 @@ from scapy.packet import Packet
 
 from tests.packets.node import UNSPEC, Node
 from tests.packets.packet import same, tcp
-from tests.packets.peers import Peers
+from tests.packets.peers import Peers, address_of
+from tests.packets.test_echo import ECHO, ping
 
 OTHER_MAC = "02:00:00:00:99:99"
 
@@ -43,3 +44,23 @@ def test_what_begins_no_connection_stays_as_it_is(node: Node, tcp_peers: Peers, 
     client, _, backend, _ = tcp_peers.connected(node)
     packet = tcp(client, backend, flags)
     assert same(switched(node, packet), packet)
+
+
+def test_the_middle_of_a_connection_to_a_frontend_stays_as_it_is(
+    node: Node, tcp_peers: Peers
+) -> None:
+    """Another node may have its entry."""
+    client, vip, _, _ = tcp_peers.connected(node)
+    states = node.states()
+    packet = tcp(tcp_peers.with_port(client, 41000), vip, "PA", b"middle")
+    assert same(switched(node, packet), packet)
+    assert node.states() == states
+
+
+def test_a_ping_to_the_address_of_a_service_is_not_answered(node: Node, tcp_peers: Peers) -> None:
+    tcp_peers.served(node, policies=ECHO, guarded=True)
+    asks = ping(address_of(tcp_peers.client), address_of(tcp_peers.vip))
+    assert same(switched(node, asks), asks)
+    assert node.counter("echo_requests_answered") == 0
+    node.run("ingress", asks)
+    assert node.counter("echo_requests_answered") == 1

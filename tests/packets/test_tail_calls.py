@@ -258,6 +258,18 @@ def test_without_any_step_what_is_for_a_service_is_dropped_and_counted(
     assert stepless.counter("dropped__step_missing") == 1
 
 
+def test_without_any_step_what_is_for_the_network_of_services_is_dropped_and_counted(
+    stepless: Node,
+) -> None:
+    """No Service has the address yet, but only Services have any there."""
+    packet = TCP4.opening(TCP4.client, "10.97.0.1:80")
+    assert stepless.run("ingress", packet)[0] == UNSPEC
+    stepless.service_networks("10.97.0.0/16")
+    assert stepless.drops("ingress", packet)
+    assert stepless.counter("dropped__step_missing") == 1
+    stepless.service_networks()
+
+
 def test_all_tail_calls_are_restored_for_other_tests(node: Node) -> None:
     assert refused(node, reject(node, TCP4)[1])
     table = node.pinned.map("steps")
