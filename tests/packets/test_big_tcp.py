@@ -8,7 +8,7 @@ program looks at their data.)
 from __future__ import annotations
 
 import pytest
-from scapy.layers.inet6 import IPv6ExtHdrHopByHop, Jumbo
+from scapy.layers.inet6 import IPv6, IPv6ExtHdrHopByHop, Jumbo
 from scapy.packet import Packet
 
 from tests.packets.extension_headers import with_headers
@@ -120,3 +120,16 @@ def test_with_segments_that_do_not_fit_they_take_the_stack(
     data = form.data(form.peers.client, form.peers.vip)
     passed = testbed.to_stack("pod0", data, gso=form.gso + 1)
     assert same(passed, form.data(form.peers.client, form.peers.backend))
+
+
+def test_a_long_packet_that_ends_within_its_header_for_long_packets_passes_unchanged(
+    fast_path_testbed: FastPathTestbed, node: Node
+) -> None:
+    testbed, peers = fast_path_testbed, TCP_PEERS[1]
+    prepare(testbed, peers)
+    client, vip, _ = peers.served(node)
+    whole = Form(peers, jumbo=True).data(client, vip)
+    for length in range(8):
+        cut = IPv6(bytes(whole)[: 40 + length])
+        assert same(testbed.to_stack("pod0", cut, gso=1000), cut)
+    assert sum(node.states()) == 0

@@ -11,7 +11,7 @@ from tests.packets.events import Events
 from tests.packets.node import Node
 from tests.packets.packet import tcp
 from tests.packets.peers import Peers
-from tests.packets.queues import CLOSED, QUEUES
+from tests.packets.queues import CLOSED, QUEUES, TIME_WAIT
 from tests.packets.test_connection_gc import KEEP
 from tests.packets.test_gc_program import LIFETIMES, closed_masquerade, established
 
@@ -280,3 +280,16 @@ def test_an_older_build_without_queues_is_swept_as_ever(
     assert gc.remove_closed() == 0
     assert gc.sweep() == 1
     assert node.count("connections") == 0
+
+
+def test_a_masquerade_that_was_used_since_is_not_taken_from_the_queue_of_those_that_wait(
+    node: Node, tcp_peers: Peers, gc: ConnectionGc
+) -> None:
+    """A FIN that is sent again renews it. It goes when the whole table is read."""
+    _, around_wire = closed_masquerade(node, tcp_peers)
+    entries = node.count("connections")
+    waiting = node.pinned.map(TIME_WAIT)
+    queues.put(waiting, around_wire, 100)
+    assert gc.remove_closed() == 0
+    assert queues.take_all(waiting) == []
+    assert node.count("connections") == entries

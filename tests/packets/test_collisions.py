@@ -319,3 +319,18 @@ def test_the_port_of_a_flow_without_an_answer_is_taken_when_its_client_is_silent
         assert same(out, peers.opening(peers.client, peers.backend))
         back = node.forward(peers.answer(peers.backend, peers.client))
         assert same(back, peers.answer(peers.other_vip, peers.client))
+
+
+@pytest.mark.parametrize("pairs", [0, 1 << 20], ids=["few", "many"])
+def test_a_connection_that_gets_no_port_is_not_counted_as_half_open(
+    node: Node, tcp_peers: Peers, pairs: int
+) -> None:
+    """Of many, none is counted at all."""
+    peers = tcp_peers
+    two_frontends(node, peers)
+    peers.connect(node, peers.client, peers.vip, peers.backend)
+    node.half_open(pairs)
+    entries = node.states()
+    assert node.drops("ingress", peers.opening(peers.client, peers.other_vip))
+    assert node.counter("dropped__source_ports_exhausted") == 1
+    assert (node.held(), node.states()) == (pairs, entries)

@@ -261,6 +261,23 @@ def test_a_connection_without_a_port_to_masquerade_to_is_told(
     assert parts(event, "client", "frontend", "backend") == (later, "", peers.backend)
 
 
+def test_of_a_sample_of_connections_without_a_port_the_others_are_not_told(
+    node: Node, events: Events, tcp_peers: Peers
+) -> None:
+    peers = tcp_peers
+    peers.service(node, [peers.backend], masquerade=True)
+    node.settings(ports=1)
+    peers.connect(node, peers.external, peers.vip, peers.backend)
+    events.read()
+    events.ask("dropped", failures=3)
+    routed = node.ingress(peers.opening(peers.with_port(peers.external, 40001), peers.vip))
+    for _ in range(200):
+        assert node.drops("egress", routed)
+    told = events.read()
+    assert 15 < len(told) < 95  # of 200, one of 4: 50
+    assert {event["sample"] for event in told} == {4}
+
+
 def test_packets_that_no_service_is_for_are_not_told(node: Node, events: Events) -> None:
     node.forward(udp("10.244.1.5:1000", "10.244.2.5:53"))
     node.forward(tcp("10.244.1.5:1000", "10.244.2.5:80"))

@@ -13,7 +13,7 @@ from tests.packets.node import Node
 from tests.packets.packet import address_port, tcp
 from tests.packets.peers import Peers, address_of
 from tests.packets.test_new_connections import MANY
-from tests.packets.test_quarantine import Watched
+from tests.packets.test_quarantine import FAILED, Watched
 
 REASONS = ("refused", "unanswered", "unreachable")
 REFUSED, UNANSWERED, UNREACHABLE = (1, 0, 0), (0, 1, 0), (0, 0, 1)
@@ -186,3 +186,21 @@ def test_a_backend_does_not_inherit_the_failures_of_a_former_one(
     node.remove("web")
     again = Service(node, tcp_peers, masquerade=False, watched=False)
     assert again.failed() == NONE
+
+
+@pytest.mark.parametrize("name", ["backend_failures", "backend_outcomes"])
+def test_a_failure_that_finds_no_room_is_not_counted_and_the_client_hears_of_it(
+    node: Node, tcp_peers: Peers, name: str
+) -> None:
+    """Each counts in its own table; the failure after that, when there is room again."""
+    web = Service(node, tcp_peers, masquerade=False, watched=True)
+    table = node.pinned.map(name)
+    others = [struct.pack("=I", 1 << 20 | number) for number in range(table.max_entries)]
+    table.update_many([(key, bytes(table.value_size)) for key in others])
+    web.backend(web.open(), "RA")
+    table.delete_many(others)
+    failures, outcome = (NONE, FAILED) if name == "backend_failures" else (REFUSED, None)
+    assert (web.failed(), web.taken()) == (failures, outcome)
+    web.backend(web.open(), "RA")
+    failures = REFUSED if name == "backend_failures" else (2, 0, 0)
+    assert (web.failed(), web.taken()) == (failures, FAILED)

@@ -232,3 +232,22 @@ def test_answers_leave_by_the_interface_that_requests_come_by_or_by_the_stack(
     opened = open_by(testbed, fast_peers, "near")
     request = fast_peers.data(fast_peers.external, opened.entry)
     testbed.to_stack("pod0", request)
+
+
+@pytest.mark.parametrize("where", ["far", "near"])
+def test_a_masqueraded_connection_stays_on_the_fast_path_when_its_syn_is_sent_again(
+    tcp_testbed: FastPathTestbed, tcp_peers: Peers, where: str
+) -> None:
+    """Its answers come to an address of the node, so by no bridge past the programs."""
+    testbed, peers = tcp_testbed, tcp_peers
+    backend = peers.other_backend if where == "near" else peers.backend
+    policy = Policy(0, 1, masquerade=True, reject=False)
+    testbed.node.settings(fast_path=1, fast_outside=1)
+    everyone = Policies(policy, policy, policy)
+    peers.service(testbed.node, [backend], node_port=WEB_PORT, policies=everyone)
+    testbed.forget_routes()
+    opening = peers.opening(peers.external, peers.on_node(WEB_PORT))
+    for _ in range(3):
+        sent = testbed.to_neighbour("eth0", opening)
+        assert forwarded(sent, peers.opening(peers.external, backend))
+        testbed.node.age(2)

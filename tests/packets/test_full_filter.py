@@ -9,7 +9,8 @@ from collections.abc import Callable
 from functools import partial
 
 import pytest
-from scapy.layers.sctp import SCTPChunkAbort
+from scapy.layers.sctp import SCTPChunkAbort, SCTPChunkShutdownComplete
+from scapy.packet import Packet
 
 from tests.packets import (
     test_collisions,
@@ -134,13 +135,16 @@ def test_entries_of_a_closed_connection_do_not_affect_a_direct_one(
     )
 
 
+@pytest.mark.parametrize("chunk", [SCTPChunkAbort(), SCTPChunkShutdownComplete()])
 @pytest.mark.parametrize("masquerade", [False, True], ids=["plain", "masqueraded"])
-def test_an_association_ends_once(full: Node, sctp_peers: Peers, masquerade: bool) -> None:
-    """The second ABORT finds its entries as the first one has left them."""
+def test_an_association_ends_once(
+    full: Node, sctp_peers: Peers, masquerade: bool, chunk: Packet
+) -> None:
+    """The second chunk finds its entries as the first one has left them."""
     association = Association(full, sctp_peers, masquerade)
     association.established()
     for _ in range(2):
-        association.from_backend(SCTPChunkAbort(), TO_CLIENT)
+        association.from_backend(chunk, TO_CLIENT)
     assert len(take_all(full.pinned.map(CLOSED))) == 1
     assert association.collected() == association.pairs
 

@@ -279,3 +279,17 @@ def test_a_redirect_about_another_packet_passes_unchanged(
         peers.node_address, address_of(client), about, peers.router, with_link=with_link
     )
     assert same(node.forward(sent), sent)
+
+
+@ABOUT
+def test_an_error_about_a_masqueraded_packet_is_translated_where_the_middle_may_be_fast(
+    node: Node, peers: Peers, kind: str
+) -> None:
+    """The stack carries it: conntrack knows the connection."""
+    client, vip, backend, seen = peers.connected(node, outside=True, masquerade=True)
+    node.settings(established=1)
+    arrived = error(peers.router, peers.node_address, peers.data(seen, backend), kind)
+    routed = node.ingress(arrived)
+    assert same(routed, error(peers.router, address_of(client), peers.data(client, backend), kind))
+    wanted = error(peers.router, address_of(client), peers.data(client, vip), kind)
+    assert same(node.egress(routed), wanted)

@@ -186,3 +186,16 @@ def test_the_pair_around_the_wire_that_a_late_packet_makes_anew_ends_with_its_co
     assert sum(node.states()) == 0
     direct = tcp(client, backend, "S")
     assert same(node.forward(direct), direct)
+
+
+def test_what_leaves_by_an_interface_that_is_not_known_yet_is_dropped(
+    node: Node, peers: Peers
+) -> None:
+    """A moment after it was made its addresses are known."""
+    peers.service(node, [peers.backend], masquerade=True)
+    node.pinned.map("interfaces").delete(node.interface.to_bytes(4, "little"))
+    opening = peers.opening(peers.external, peers.vip)
+    assert node.drops("egress", node.ingress(opening))
+    assert node.counter("dropped__no_masquerade_address") == 1
+    node.masquerade_address("192.168.50.11", "fd50::11")
+    assert node.forward(opening).src == peers.node_address

@@ -112,6 +112,29 @@ def test_the_next_hop_of_ipv4_chooses_and_not_the_destination(
         assert out.src == wanted
 
 
+@pytest.mark.parametrize("way", ["by a router of IPv6", "by another interface"])
+def test_the_destination_of_ipv4_chooses_where_the_route_names_no_router_of_ipv4_there(
+    fast_path_testbed: FastPathTestbed, node: Node, way: str
+) -> None:
+    """A rule may have sent the packet another way than the route that is asked for."""
+    testbed, peers = fast_path_testbed, TCP_PEERS[0]
+    prepare(testbed, peers)
+    node.settings()
+    eth0 = testbed.ends["eth0"].index
+    several_addresses(node, eth0, number_v4=eth0)
+    choose(node, eth0, "172.16.0.0/16", "10.66.6.6")
+    choose(node, eth0, f"{address_of(peers.backend)}/32", OTHER[4])
+    peers.service(node, [peers.backend], masquerade=True)
+    if way == "by another interface":
+        testbed.route(peers.backend, "tun0", "172.16.5.12")
+    else:
+        router = ["via", "inet6", "fd50::12", "dev", "eth0"]
+        testbed.here.run(["ip", "route", "replace", address_of(peers.backend), *router])
+    _, frame = testbed.run("ingress", "pod0", peers.opening(peers.external, peers.vip))
+    out = testbed.egress("eth0", frame.payload, came_by="pod0")
+    assert out.src == OTHER[4]
+
+
 def test_the_dump_names_the_interface_and_the_network(node: Node) -> None:
     choose(node, node.interface, "172.16.0.0/16", OTHER[4])
     choose(node, NUMBER, "fd44::/16", OTHER[6])

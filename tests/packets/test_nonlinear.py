@@ -17,8 +17,10 @@ from bpfsvc.devtools.lab.patience import stretched
 from tests.packets.fast_path import hop, prepare
 from tests.packets.icmp_errors import KINDS, error
 from tests.packets.node import Node
+from tests.packets.packet import LINK
 from tests.packets.peers import ALL_PEERS, TCP_PEERS, UDP_PEERS, Peers, address_of
 from tests.packets.test_echo import ECHO, ping, pong
+from tests.packets.test_icmp_errors import redirect
 from tests.packets.test_unknown_connections import answer, segment
 from tests.packets.wire import POD, UPLINK, Wire, wire
 
@@ -49,14 +51,18 @@ class Pages:
             for namespace in (self.testbed.here, self.testbed.there):
                 namespace.run(["ip", "link", "set", name, "mtu", str(MTU)])
 
+    def send(self, name: str, packet: Packet) -> None:
+        """Send a packet to the node by a link."""
+        link = Ether(src=self.testbed.far[name], dst=self.testbed.ends[name].mac)
+        frame = bytes(link / packet)
+        self._ends[name].send(_VIRTIO_HEADER.pack(0, 0, len(link), 0, 0, 0) + frame)
+
     def crosses(self, name: str, packet: Packet, to: str, wanted: Packet) -> None:
         """Send a packet by a link; assert that ``wanted`` leaves by another one, to the last byte.
 
         Of two packets to the node, one of which is not large, the other is sent as it is.
         """
-        link = Ether(src=self.testbed.far[name], dst=self.testbed.ends[name].mac)
-        frame = bytes(link / packet)
-        self._ends[name].send(_VIRTIO_HEADER.pack(0, 0, len(link), 0, 0, 0) + frame)
+        self.send(name, packet)
         seen: list[bytes] = []
         while bytes(wanted) not in seen:
             try:
@@ -65,7 +71,7 @@ class Pages:
                 texts = [bytes(one[:60]).hex() for one in seen]
                 raise AssertionError(f"not seen: {wanted.summary()}; but {texts}") from None
             if kind != socket.PACKET_OUTGOING:
-                seen.append(data[_VIRTIO_HEADER.size + len(link) :])
+                seen.append(data[_VIRTIO_HEADER.size + len(LINK) :])
 
     def close(self) -> None:
         for end in self._ends.values():
@@ -178,3 +184,23 @@ def test_a_ping_to_the_address_of_a_service_is_answered(pages: Pages, tcp_peers:
     tcp_peers.served(pages.node, policies=ECHO, guarded=True)
     asks = ping(address_of(tcp_peers.client), address_of(tcp_peers.vip), LARGE)
     pages.crosses(POD, asks, POD, pong(asks, LARGE))
+
+
+@pytest.mark.parametrize("with_link", [False, True], ids=["", "with link address"])
+def test_a_redirect_about_a_translated_packet_is_dropped(
+    pages: Pages, tcp_peers: Peers, with_link: bool
+) -> None:
+    """That about another packet arrives."""
+    ready(pages, tcp_peers, fast=False)
+    client, vip, backend = tcp_peers.served(pages.node)
+    routed = tcp_peers.opening(client, backend)
+    pages.crosses(POD, tcp_peers.opening(client, vip), UPLINK, hop(routed))
+    ends = address_of(backend), address_of(client)
+    dropped, arrives = (
+        redirect(*ends, tcp_peers.data(source, backend), tcp_peers.router, with_link=with_link)
+        / Raw(LARGE)
+        for source in (client, tcp_peers.with_port(client, 41000))
+    )
+    pages.send(UPLINK, dropped)
+    pages.crosses(UPLINK, arrives, POD, hop(arrives))
+    assert pages.node.counter("dropped__redirects") == 1

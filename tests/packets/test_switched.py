@@ -64,3 +64,12 @@ def test_a_ping_to_the_address_of_a_service_is_not_answered(node: Node, tcp_peer
     assert node.counter("echo_requests_answered") == 0
     node.run("ingress", asks)
     assert node.counter("echo_requests_answered") == 1
+
+
+def test_what_begins_no_association_stays_as_it_is(node: Node, sctp_peers: Peers) -> None:
+    """Nor does a packet that ends before its first chunk."""
+    client, _, backend, _ = sctp_peers.connected(node)
+    packet = sctp_peers.data(client, backend)
+    assert same(switched(node, packet), packet)
+    cut = type(packet)(bytes(packet)[: len(bytes(packet)) - len(bytes(packet.payload.payload))])
+    assert same(switched(node, cut), cut)

@@ -187,6 +187,17 @@ def test_a_trial_that_succeeds_says_so_and_lets_the_next_one_try(tried: Tried) -
     assert tried.tries(range(1, 20)) == 1
 
 
+def test_a_trial_goes_on_when_its_backend_is_no_longer_in_quarantine(tried: Tried) -> None:
+    """The agent may have taken it out while the answer was on its way."""
+    tried.on_trial()
+    assert tried.open(0) == tried.sick[0]
+    tried.shown.set({})
+    tried.answer("SA")
+    assert tried.node.count("quarantined") == 0
+    tried.send("A", 0)
+    assert tried.taken() == {tried.counters(): WORKED}
+
+
 def test_an_answer_that_is_not_acknowledged_lets_the_next_one_try(plain: Tried) -> None:
     """So a flood of SYNs cannot keep a backend out."""
     plain.on_trial()

@@ -193,3 +193,16 @@ def test_other_packets_from_the_middle_of_a_connection_pass(
     packet = tcp(tcp_peers.client, tcp_peers.with_port(tcp_peers.backend, 80), "PA", b"data")
     node_on_wire.send(POD, packet)
     assert len(node_on_wire.seen(UPLINK, hop(packet))) == 1
+
+
+def test_a_sender_that_must_not_be_answered_gets_no_reset(
+    node_on_wire: Wire, tcp_peers: Peers
+) -> None:
+    """Its packet does not leave, either."""
+    packet = segment(tcp_peers, "PA")
+    packet.src = "240.0.0.9" if tcp_peers.family == 4 else "::9"
+    node_on_wire.testbed.route(packet.src, POD)
+    node_on_wire.send(POD, packet)
+    assert leaves_nothing(node_on_wire, tcp_peers)
+    assert node_on_wire.node.counter("dropped__reject_failed") == 1
+    assert node_on_wire.node.counter("rejected__unknown_connection") == 0
