@@ -111,10 +111,10 @@ class DroppedPackets:
         content = fields.ljust(_SOCKET_AT, b"\0") + struct.pack("=Q", cookie) * 128
         content = content.ljust(_SIZE - len(data), b"\0") + data
         self._memory.update(bytes(4), content)
-        _run(self._node.pinned.program("dropped"), at["skb"], 0, reason)
+        run_tracepoint(self._node.pinned.program("dropped"), at["skb"], 0, reason)
 
 
-def _run(program: int, *arguments: int) -> None:
+def run_tracepoint(program: int, *arguments: int) -> None:
     """Run a program of a raw tracepoint with the arguments of that."""
     context = ctypes.create_string_buffer(struct.pack(f"={len(arguments)}Q", *arguments))
     size = 8 * len(arguments)
@@ -132,7 +132,7 @@ def dropped_packets(node: Node) -> Iterator[DroppedPackets]:
     memory = Map(creation.create_map("dropped", layout), "dropped")
     made = None
     try:
-        made = DroppedPackets(node, memory, _address_of(memory))
+        made = DroppedPackets(node, memory, address_of_value(memory))
         yield made
     finally:
         if made:
@@ -140,7 +140,7 @@ def dropped_packets(node: Node) -> Iterator[DroppedPackets]:
         memory.close()
 
 
-def _address_of(memory: Map) -> int:
+def address_of_value(memory: Map) -> int:
     """Return the address of a map's only value in the kernel."""
     code = Code()
     code.calculate(R1, "=", 0)
@@ -155,7 +155,7 @@ def _address_of(memory: Map) -> int:
     code.store(R0, 0, R0)
     code.leave(0)
     program = creation.load_program("address", _RAW_TRACEPOINT, 0, code.finish(), "GPL")
-    _run(program, 0)
+    run_tracepoint(program, 0)
     os.close(program)
     raw = memory.lookup(bytes(4)) or b""
     return int(struct.unpack_from("=Q", raw)[0])

@@ -9,7 +9,7 @@ import pytest
 from bpfsvc.datapath import syscall
 from bpfsvc.datapath.maps.backend_loads import read_load
 from tests.packets.node import COLLECT_HEADER, UNSPEC, Node
-from tests.packets.peers import TCP_PEERS, Peers
+from tests.packets.peers import ALL_PEERS, TCP_PEERS, Peers
 from tests.packets.test_gc_program import established
 
 _HEADER = struct.Struct("=14xBB")
@@ -44,6 +44,35 @@ def test_an_answer_that_comes_in_is_not_counted(node: Node, tcp_peers: Peers) ->
     """It is the second entry of a masqueraded connection."""
     _, _, backend, seen = tcp_peers.connected(node, outside=True, masquerade=True)
     assert count(node, node.flow("ingress", tcp_peers.data(backend, seen))) == 0
+
+
+@pytest.mark.parametrize("peers", ALL_PEERS, ids=str)
+def test_a_connection_is_counted_as_what_it_is(node: Node, peers: Peers) -> None:
+    """SCTP is active when it is established, UDP never."""
+    for opened in (False, True):
+        node.reset()
+        client, vip, backend = peers.served(node)
+        seen = (peers.connect if opened else peers.begin)(node, client, vip, backend)
+        assert count(node, node.flow("ingress", peers.data(client, vip))) == 1
+        answers = node.flow("egress", peers.data(backend, seen))
+        entry = node.pinned.map("connections").lookup(answers) or b""
+        counters = node.pinned.layout.maps["connections"].value.unpack(entry)["counters"]
+        raw = node.pinned.map("backend_loads").lookup(struct.pack("=I", counters)) or b""
+        record = node.pinned.layout.maps["backend_loads"].value
+        active = peers.protocol == "TCP" or (peers.protocol == "SCTP" and opened)
+        assert read_load(raw, record).connections == ((1, 0) if active else (0, 1))
+
+
+@pytest.mark.parametrize("pairs", [0, 1 << 20], ids=["few", "many"])
+def test_a_flow_without_an_entry_is_not_counted(node: Node, tcp_peers: Peers, pairs: int) -> None:
+    """Where the kernel evicts some, it is looked for in both tables."""
+    client, vip, _ = tcp_peers.served(node)
+    node.half_open(pairs)
+    opening = tcp_peers.opening(client, vip)
+    node.forward(opening)
+    stranger = node.flow("ingress", tcp_peers.opening(tcp_peers.with_port(client, 9), vip))
+    assert count(node, stranger) == 0
+    assert count(node, stranger, node.flow("ingress", opening)) == 1
 
 
 @pytest.mark.parametrize("field", ["service", "counters"])

@@ -8,10 +8,11 @@ from scapy.packet import Packet
 
 from tests.packets.extension_headers import with_headers
 from tests.packets.fast_path import FastPathTestbed, prepare
-from tests.packets.node import REDIRECT, UNSPEC, Node
+from tests.packets.node import REDIRECT, SHOT, UNSPEC, Node
 from tests.packets.packet import same, tcp, udp
 from tests.packets.peers import TCP_PEERS, UDP_PEERS, Peers
 from tests.packets.refusals import reset, unreachable
+from tests.packets.replaced import ACCEPTED, replaced_programs
 from tests.packets.test_big_tcp import FORMS, Form
 from tests.packets.test_echo import ECHO, ping, pong
 from tests.packets.test_reject import LIMITS, answers
@@ -106,6 +107,21 @@ def test_a_ping_without_a_link_header_is_answered_by_one_without(
     assert run_without_link(node, asks) == (REDIRECT, bytes(pong(asks, LONG)))
 
 
+@pytest.mark.parametrize("replaced", ["ingress", "ingress_l3"])
+def test_a_build_that_is_replaced_gets_what_has_no_link_header_by_its_own_program_for_that(
+    node: Node, replaced: str
+) -> None:
+    """By no other program: then the packet waits, as one of a connection that is not copied yet."""
+    peers = TCP_PEERS[1]
+    peers.served(node)
+    node.settings(settling=node.pinned.layout.constant("SETTLING_ATTACHED"))
+    middle = tcp(SENDER, peers.backend, "A")
+    with replaced_programs(node, replaced):
+        verdict, after = run_without_link(node, middle)
+    assert after == bytes(middle)
+    assert verdict == (ACCEPTED if replaced == "ingress_l3" else SHOT)
+
+
 def test_a_connection_without_link_headers_is_translated(node: Node) -> None:
     _, vip, backend = TCP_PEERS[1].served(node)
     for packet, wanted in (
@@ -113,3 +129,17 @@ def test_a_connection_without_link_headers_is_translated(node: Node) -> None:
         (tcp(SENDER, vip, "PA", b"data"), tcp(SENDER, backend, "PA", b"data")),
     ):
         assert run_without_link(node, packet) == (UNSPEC, bytes(wanted))
+
+
+def test_a_packet_that_says_to_be_shorter_than_its_ip_header_is_dropped(node: Node) -> None:
+    """There is nothing to quote. (The kernel would drop it where it is received.)"""
+    peers = UDP_PEERS[0]
+    peers.service(node, [])
+    packet = udp(peers.external, peers.vip, bytes(16))
+    packet.len = 19
+    assert node.drops("ingress", packet)
+    assert node.counter("dropped__reject_failed") == 1
+    packet.len = 20
+    verdict, out = node.run("ingress", packet)
+    assert verdict == REDIRECT
+    assert out.payload.payload.len == 20

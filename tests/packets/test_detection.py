@@ -6,9 +6,11 @@ import struct
 
 import pytest
 
+from bpfsvc.base.address import pack_network
 from bpfsvc.services.entries import CLIENTS, Policies, Policy
 from tests.packets.node import Node
-from tests.packets.peers import Peers
+from tests.packets.packet import same
+from tests.packets.peers import TCP_PEERS, Peers
 
 BY_INTERFACE = {"detect_interfaces": 1, "detect_pods_v4": 0, "detect_pods_v6": 0}
 BY_NOTHING = {"detect_pods_v4": 0, "detect_pods_v6": 0}
@@ -99,3 +101,17 @@ def test_a_pod_range_has_a_first_and_a_last_address(web: Node, peers: Peers) -> 
         assert class_of(web, peers, peers.with_port(address, 40000)) == "pod"
     for address in outside:
         assert class_of(web, peers, peers.with_port(address, 40000)) == "other"
+
+
+def test_a_range_of_pods_may_differ_from_other_addresses_in_its_last_bits_alone(
+    node: Node,
+) -> None:
+    """So IPv4 has it always; of IPv6 the last word of the address tells then."""
+    peers, masqueraded = TCP_PEERS[1], Policy(0, 1, masquerade=True, reject=False)
+    policies = Policies(masqueraded._replace(masquerade=False), masqueraded, masqueraded)
+    peers.service(node, [peers.backend], policies=policies)
+    network, mask = pack_network("fd44::1:a:b:c:0/112")
+    node.settings(pod_network_v6=network, pod_mask_v6=mask)
+    pod, other = peers.client, "[fd44::1:a:b:d:5]:40000"
+    assert same(node.forward(peers.opening(pod, peers.vip)), peers.opening(pod, peers.backend))
+    assert node.forward(peers.opening(other, peers.vip)).src == peers.node_address

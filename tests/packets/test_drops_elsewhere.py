@@ -116,6 +116,27 @@ def test_a_masqueraded_packet_is_not_told_as_one_of_another_connection(
     assert ends(event) == (backend, peers.other_vip, client)
 
 
+def test_a_masqueraded_packet_whose_other_entries_were_evicted_is_of_no_other_connection(
+    node: Node, drops: DroppedPackets, peers: Peers
+) -> None:
+    """The entry of its answers leads to what is now the masquerade of another connection."""
+    client, vip, backend, seen = peers.connected(node, outside=True, masquerade=True)
+    connections = node.pinned.map("connections")
+    for hook, packet in (
+        ("ingress", peers.data(client, vip)),
+        ("egress", peers.data(backend, client)),
+        ("egress", peers.data(client, backend)),
+    ):
+        connections.delete(node.flow(hook, packet))
+    everyone = Policies(MASQUERADED, MASQUERADED, MASQUERADED)
+    peers.service(node, [client], "other", frontends=[peers.other_vip], policies=everyone)
+    peers.connect(node, backend, peers.other_vip, client)
+    assert connections.lookup(node.flow("egress", peers.data(backend, client)))
+    assert drops.told(peers.data(seen, backend)) == []
+    (event,) = drops.told(peers.data(backend, peers.other_vip))
+    assert ends(event) == (backend, peers.other_vip, client)
+
+
 def test_a_packet_of_a_direct_flow_that_has_got_another_port_is_of_no_service(
     node: Node, drops: DroppedPackets, peers: Peers
 ) -> None:
@@ -193,6 +214,17 @@ def test_a_packet_of_a_socket_that_is_connected_to_no_backend_is_not_told(
     to = {"port": peers.with_port(backend, 1), "address": peers.other_backend}.get(what, backend)
     socket = {"socket": UNREADABLE} if what == "memory" else {}
     assert drops.told(peers.data(client, to), cookie=COOKIE, **socket) == []
+
+
+def test_a_packet_to_an_address_of_which_one_word_is_another_is_of_no_translated_socket(
+    node: Node, drops: DroppedPackets
+) -> None:
+    peers = TCP_PEERS[1]
+    client, _, backend = peers.served(node)
+    named(node, peers)
+    for other in ("[fd45::2:d:e:f:7]:8080", "[fd44:0:1:2:d:e:f:7]:8080"):
+        assert drops.told(peers.data(client, other), cookie=COOKIE) == []
+    assert len(drops.told(peers.data(client, backend), cookie=COOKIE)) == 1
 
 
 @pytest.mark.parametrize("reason", [1, 63, 64, 255])

@@ -13,6 +13,8 @@ from bpfsvc.agent.flows.established_flows import EstablishedFlows, forget_all
 from bpfsvc.datapath.netlink.conntrack import entries
 from bpfsvc.devtools.lab.patience import wait
 from tests.packets.node import Node
+from tests.packets.packet import tcp
+from tests.packets.peers import Peers
 
 CLIENT, SERVER = "10.244.1.5:40000", "10.244.2.7:8080"
 ENDS = ["-s", "10.244.1.5", "-d", "10.244.2.7", "--sport", "40000", "--dport", "8080"]
@@ -174,3 +176,20 @@ def test_a_later_agent_checks_what_an_earlier_one_has_left(table: Table) -> None
     assert table.states() == ["FAST", "FAST"]
     forget_all(table.node.pinned)
     assert table.states() == []
+
+
+def test_a_syn_begins_the_count_of_packets_anew_and_no_other_end_does(
+    node: Node, tcp_peers: Peers
+) -> None:
+    node.settings(established=1)
+    client, backend = tcp_peers.client, tcp_peers.backend
+    counts = node.pinned.map("established_counts")
+
+    def counted() -> int:
+        return sum(counts.lookup(bytes(4)) or b"")
+
+    for flags, wanted in (("PA", 1), ("PA", 2), ("FA", 2), ("R", 2), ("S", 0), ("SA", 0)):
+        node.run("egress", tcp(client, backend, flags))
+        assert counted() == wanted, flags
+    node.run("egress", tcp(client, backend, "PA"))
+    assert counted() == 1

@@ -360,7 +360,7 @@ def test_a_syn_that_is_sent_again_after_its_answer_is_fast(
     assert forwarded(tcp_testbed.to_peer("eth0", answer, to="pod0"), answer)
 
 
-def test_an_error_about_what_a_pod_sends_to_others_takes_the_stack(
+def test_an_error_about_what_a_pod_exchanges_with_others_takes_the_stack(
     testbed: FastPathTestbed, fast_peers: Peers
 ) -> None:
     """Conntrack has seen the packet, and may have masqueraded it."""
@@ -368,3 +368,6 @@ def test_an_error_about_what_a_pod_sends_to_others_takes_the_stack(
     for about in (fast_peers.data(client, other), fast_peers.opening(client, other)):
         arrives = error(address_of(other), address_of(client), about)
         assert same(testbed.to_stack("eth0", arrives), arrives)
+    for about in (fast_peers.data(other, client), fast_peers.opening(other, client)):
+        arrives = error(address_of(client), address_of(other), about)
+        assert same(testbed.to_stack("pod0", arrives), arrives)

@@ -1,4 +1,4 @@
-"""A socket that the node itself has bound to a Service's address is served in its place."""
+"""A listener of the node at the address of a Service wins over the Service (NodeLocal DNSCache)."""
 
 from __future__ import annotations
 
@@ -30,18 +30,18 @@ def listener(peers: Peers, address: str, port: int) -> Iterator[None]:
         yield
 
 
-LIKE_IPV4 = "[::a:b:c:10]:80"
-"""An address whose first half is that of IPv4 addresses as the programs write them."""
+LIKE_IPV4 = {"first half": "[::a:b:c:10]:80", "second quarter": "[0:0:fd96::10]:80"}
+"""Addresses that the programs write nearly as they write IPv4 addresses."""
 
 PEERS = {
     **{str(peers): peers for peers in TCP_PEERS + UDP_PEERS},
-    "TCP/IPv6, nearly IPv4": replace(TCP_PEERS[1], vip=LIKE_IPV4),
+    **{f"TCP/IPv6, {name}": replace(TCP_PEERS[1], vip=vip) for name, vip in LIKE_IPV4.items()},
 }
 
 
 @pytest.mark.parametrize("peers", PEERS.values(), ids=PEERS)
 def test_a_listener_at_the_address_of_a_service_gets_its_packets(node: Node, peers: Peers) -> None:
-    """Not one that is bound to all addresses, or where the node does not have the address."""
+    """Not one at all addresses or at another one, or where the node does not have the address."""
     client, vip, backend = peers.served(node, outside=True, guarded=True)
     sent, translated = (peers.opening(client, to) for to in (vip, backend))
     address, port = address_of(vip), sent.dport
@@ -52,5 +52,18 @@ def test_a_listener_at_the_address_of_a_service_gets_its_packets(node: Node, pee
     node.node_address(address, nodeports=False)
     with listener(peers, address, port):
         assert same(node.ingress(sent), sent)
-    with listener(peers, "::" if peers.family == 6 else "0.0.0.0", port):
-        assert same(node.ingress(sent), translated)
+    anywhere = "::" if peers.family == 6 else "0.0.0.0"
+    for other in (address_of(peers.other_vip), anywhere):
+        with listener(peers, other, port):
+            assert same(node.ingress(sent), translated)
+            node.pinned.map("connections").replace({})
+
+
+@pytest.mark.parametrize("similar", ["fd97::10", "fd96:0:1::10"])
+def test_a_listener_at_a_similar_address_does_not(node: Node, similar: str) -> None:
+    peers = TCP_PEERS[1]
+    client, vip, backend = peers.served(node, guarded=True)
+    node.node_address(address_of(vip), nodeports=False)
+    with listener(peers, similar, 80):
+        out = node.ingress(peers.opening(client, vip))
+    assert same(out, peers.opening(client, backend))

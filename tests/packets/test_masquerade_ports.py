@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import sys
 import time
 
 import pytest
@@ -328,3 +329,18 @@ def test_the_port_of_a_connection_that_only_the_backend_has_closed_is_not_used_a
     assert node.drops("egress", node.ingress(peers.opening(other, vip)))
     assert node.counter("dropped__masquerade_ports_exhausted") == 1
     assert same(node.forward(peers.data(client, vip)), peers.data(seen, backend))
+
+
+def test_while_it_is_not_known_which_ports_there_are_no_turn_is_counted(
+    node: Node, peers: Peers
+) -> None:
+    """A division by their number would be one by zero."""
+    peers.service(node, [peers.backend], masquerade=True)
+    turns = node.pinned.map("masquerade_turns")
+    for ports, counted in ((0, 0), (1000, 1)):
+        node.settings(ports=ports)
+        before = int.from_bytes(turns.lookup(bytes(4)) or b"", sys.byteorder)
+        client = peers.with_port(peers.external, 5000 + ports)
+        out = node.ingress(peers.opening(client, peers.vip))
+        assert same(out, peers.opening(client, peers.backend))
+        assert int.from_bytes(turns.lookup(bytes(4)) or b"", sys.byteorder) - before == counted

@@ -17,6 +17,7 @@ from tests.packets.packet import same, tcp
 from tests.packets.peers import Peers
 from tests.packets.test_closed_flows import DUE, age
 from tests.packets.test_connection_gc import KEEP
+from tests.packets.test_gc_program import LIFETIMES
 
 FREE = 10005
 """A port that the programs choose."""
@@ -44,6 +45,17 @@ def of_another_frontend_port(node: Node, peers: Peers) -> Left:
     return Left(client, peers.vip, tcp(client, second, "A"), tcp(client, backend, "A"))
 
 
+def of_another_frontend(node: Node, peers: Peers) -> Left:
+    """The addresses of IPv6 differ in their first word."""
+    client, backend = peers.client, peers.backend
+    other = "[fd97::10]:80" if peers.family == 6 else peers.other_vip
+    peers.service(node, [backend], frontends=[peers.vip, other])
+    node.forward(tcp(client, peers.vip))
+    node.pinned.map("connections").delete(node.flow("egress", tcp(backend, client)))
+    assert peers.begin(node, client, other, backend) == client
+    return Left(client, peers.vip, tcp(client, other, "A"), tcp(client, backend, "A"))
+
+
 def of_another_client_port(node: Node, peers: Peers) -> Left:
     """The other connection has got the port, as its client's own is one of a direct flow."""
     backend, client = peers.backend, peers.with_port(peers.client, FREE)
@@ -62,7 +74,7 @@ def of_another_client_port(node: Node, peers: Peers) -> Left:
 def of_another_client(node: Node, peers: Peers) -> Left:
     """The other connection has got the only port of the masquerade."""
     vip, backend = peers.vip, peers.backend
-    other = peers.with_port("192.168.50.10" if peers.family == 4 else "fd50::10", 40000)
+    other = peers.with_port("192.168.50.10" if peers.family == 4 else "fd51::9", 40000)
     node.settings(ports=1)
     peers.service(node, [backend], masquerade=True)
     out = node.forward(tcp(peers.external, vip))
@@ -73,6 +85,7 @@ def of_another_client(node: Node, peers: Peers) -> Left:
 
 
 KINDS = {
+    "the frontend's address": of_another_frontend,
     "the frontend's port": of_another_frontend_port,
     "the client's port": of_another_client_port,
     "the client's address": of_another_client,
@@ -93,7 +106,9 @@ def test_a_packet_is_dropped_if_the_answers_to_it_would_be_those_of_another_conn
     assert left.works(node)
 
 
-@pytest.mark.parametrize("kind", [of_another_frontend_port, of_another_client_port])
+@pytest.mark.parametrize(
+    "kind", [of_another_frontend, of_another_frontend_port, of_another_client_port]
+)
 def test_an_entry_that_is_closed_alone_is_not_taken_from_the_queue_with_another_connections(
     node: Node, tcp_peers: Peers, kind: Kind
 ) -> None:
@@ -101,7 +116,24 @@ def test_an_entry_that_is_closed_alone_is_not_taken_from_the_queue_with_another_
     left = kind(node, tcp_peers)
     node.run("ingress", tcp(left.client, left.frontend, "R"))
     entries = node.count("connections")
+    node.settings(**LIFETIMES)
     assert age(node, DUE) == (1, 0)
     assert ConnectionGc(node.pinned, KEEP, 60).remove_closed() == 0
+    assert age(node, DUE) == (0, 0)
     assert node.count("connections") == entries
     assert left.works(node)
+
+
+def test_a_closed_entry_without_a_partner_is_left_to_who_reads_the_whole_table(
+    node: Node, tcp_peers: Peers
+) -> None:
+    client, vip, backend, seen = tcp_peers.connected(node)
+    tcp_peers.close(node, client, vip, backend, seen)
+    node.pinned.map("connections").delete(node.flow("ingress", tcp(client, vip)))
+    gc = ConnectionGc(node.pinned, KEEP, 60)
+    node.settings(**LIFETIMES)
+    assert age(node, DUE) == (1, 0)
+    assert gc.remove_closed() == 0
+    assert age(node, DUE) == (0, 0)
+    assert node.count("connections") == 1
+    assert node.collect(node.flow("egress", tcp(backend, seen))) == 1

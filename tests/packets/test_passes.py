@@ -32,6 +32,7 @@ from bpfsvc.devtools.lab.namespace import Namespace
 from bpfsvc.devtools.lab.patience import wait
 from tests.packets.node import Node
 from tests.packets.peers import ALL_PEERS, TCP_PEERS, UDP_PEERS, Peers, address_of
+from tests.packets.replaced import replaced_programs
 
 SYSCTLS = ("net.ipv4.ip_forward", "net.ipv6.conf.all.forwarding")
 DATAGRAMS = [*TCP_PEERS, *UDP_PEERS]
@@ -219,6 +220,33 @@ def test_a_packet_whose_masquerade_is_lost_between_the_hooks_does_not_leave(
     assert forwarded(left, peers.opening(seen, peers.other_backend))
     assert left.src == address_of(peers.node_address)
     assert node.counter("dropped__unknown_connection") == 1
+
+
+@pytest.mark.parametrize("settling", [False, True], ids=["alone", "beside another build"])
+def test_a_packet_that_is_half_translated_belongs_to_the_build_that_is_replaced(
+    stacked: Stacked, settling: bool
+) -> None:
+    """Its entry may not be copied yet. That build's program stands for any: the packet passes."""
+    node, peers = stacked.node, TCP_PEERS[0]
+    node.masquerade_address("192.168.50.11", "fd50::11", index=stacked.vrrp.index)
+    peers.service(node, [peers.other_backend], masquerade=True)
+    like = peers.opening(peers.external, peers.other_backend)
+    stacked.leave([stacked.frame(stacked.eth0, peers.opening(peers.external, peers.vip))], like)
+    node.set_fields("connections", established=1, seen=time.monotonic_ns() + 60 * NS_PER_SECOND)
+    node.pinned.map("connections").delete(
+        node.flow("egress", peers.data(peers.external, peers.other_backend))
+    )
+    # Of a direct flow; what is sent before it has been handled when it leaves.
+    last = peers.data(peers.with_port(peers.external, 41000), peers.other_backend)
+    sent = [peers.data(peers.external, peers.vip), last]
+    with replaced_programs(node):
+        node.settings(settling=node.pinned.layout.constant("SETTLING_ATTACHED") * settling)
+        frames = [stacked.frame(stacked.eth0, packet) for packet in sent]
+        left = stacked.leave(frames, like, lost=not settling)
+        node.settings()
+    wanted = peers.data(peers.external, peers.other_backend)
+    assert any(forwarded(packet, wanted) for packet in left) == settling
+    assert node.counter("dropped__unknown_connection") == (not settling)
 
 
 @pytest.mark.parametrize("peers", DATAGRAMS, ids=str)

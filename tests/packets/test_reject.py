@@ -9,16 +9,22 @@ from collections.abc import Iterable
 
 import pytest
 from scapy.layers.inet import IP, IPOption_NOP
-from scapy.layers.inet6 import IPv6ExtHdrDestOpt, IPv6ExtHdrFragment, IPv6ExtHdrHopByHop, PadN
+from scapy.layers.inet6 import (
+    IPv6ExtHdrDestOpt,
+    IPv6ExtHdrFragment,
+    IPv6ExtHdrHopByHop,
+    PadN,
+)
 from scapy.layers.l2 import Ether
 from scapy.packet import Packet
 
 from bpfsvc.devtools.lab.patience import wait
 from bpfsvc.services.entries import Policies, Policy
+from tests.packets.fragment import cut
 from tests.packets.icmp_errors import error
 from tests.packets.node import REDIRECT, SHOT, UNSPEC, Node
 from tests.packets.packet import LINK, ip, same, tcp, udp
-from tests.packets.peers import Peers, address_of
+from tests.packets.peers import TCP_PEERS, Peers, address_of
 from tests.packets.refusals import QUOTED, refused, unreachable
 
 
@@ -318,3 +324,13 @@ def test_resets_are_not_limited(node: Node) -> None:
     node.service("web", [], frontends=["[fd96::10]:80"], family=6)
     node.settings(**LIMITS)
     assert answers(node, [tcp("[fd50::9]:40000", "[fd96::10]:80")] * 20) == 20
+
+
+def test_the_first_fragment_of_a_syn_over_ipv6_is_refused_by_an_error(node: Node) -> None:
+    """A reset would have to answer all of the segment."""
+    peers = TCP_PEERS[1]
+    peers.service(node, [])
+    first, *_ = cut(tcp(peers.external, peers.vip, "S", bytes(3000)))
+    verdict, out = node.run("ingress", first)
+    assert verdict == REDIRECT
+    assert same(out, unreachable(first))

@@ -69,6 +69,14 @@ def test_a_first_packet_is_served_meanwhile(node: Node, settling: Peers) -> None
     assert same(out, settling.opening(settling.client, settling.backend))
 
 
+@pytest.mark.parametrize("phase", ["SETTLING_ATTACHING", "SETTLING_ATTACHED"])
+def test_a_datagram_is_served_meanwhile(node: Node, udp_peers: Peers, phase: str) -> None:
+    client, vip, backend = udp_peers.served(node)
+    node.settings(settling=node.pinned.layout.constant(phase))
+    out = node.ingress(udp_peers.opening(client, vip))
+    assert same(out, udp_peers.opening(client, backend))
+
+
 def test_udp_has_no_middle(node: Node) -> None:
     peers = UDP_PEERS[0]
     peers.service(node, [peers.backend])

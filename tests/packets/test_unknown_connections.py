@@ -6,6 +6,10 @@ must know at once, and no packet may leave with a frontend as its destination.
 
 from __future__ import annotations
 
+import fcntl
+import ipaddress
+import os
+import struct
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,11 +18,17 @@ import pytest
 from scapy.layers.inet import TCP
 from scapy.packet import Packet
 
+from bpfsvc.datapath.attach.interfaces import Attacher
+from bpfsvc.datapath.netlink.hooks import Hook
+from bpfsvc.devtools.lab.links import End, add_route, find, host_route
 from tests.packets.fast_path import hop, prepare
 from tests.packets.node import Node
 from tests.packets.packet import ip, sctp, tcp
 from tests.packets.peers import Peers, address_of
 from tests.packets.wire import POD, UPLINK, Wire, wire
+
+_TUN_SET, _TUN, _NO_HEADER = 0x400454CA, 1, 0x1000
+"""TUNSETIFF and its flags."""
 
 OPTIONS = [("NOP", None), ("NOP", None), ("Timestamp", (1, 0))]
 
@@ -206,3 +216,35 @@ def test_a_sender_that_must_not_be_answered_gets_no_reset(
     assert leaves_nothing(node_on_wire, tcp_peers)
     assert node_on_wire.node.counter("dropped__reject_failed") == 1
     assert node_on_wire.node.counter("rejected__unknown_connection") == 0
+
+
+@contextmanager
+def tunnel(links: Wire) -> Iterator[End]:
+    """Make an interface of the node without link headers, and attach its programs."""
+    testbed, node = links.testbed, links.node
+    with testbed.here.entered():
+        device = os.open("/dev/net/tun", os.O_RDWR)
+    try:
+        fcntl.ioctl(device, _TUN_SET, struct.pack("16sH22x", b"l3", _TUN | _NO_HEADER))
+        end = find(testbed.here, "l3")
+        end.set(state="up")
+        with testbed.here.entered():
+            attacher = Attacher(node.root, "auto", 1)
+            for hook in Hook:
+                attacher.attach(end.index, hook, node.pinned.program(f"{hook}_l3"), "l3")
+        yield end
+    finally:
+        os.close(device)
+
+
+def test_what_would_leave_without_a_link_header_is_reset_too(
+    node_on_wire: Wire, tcp_peers: Peers
+) -> None:
+    """The reset comes in by that interface, without one."""
+    packet = segment(tcp_peers, "PA", 10)
+    with tunnel(node_on_wire) as end:
+        route = host_route(ipaddress.ip_address(packet.dst))
+        add_route(node_on_wire.testbed.here, route, end, None)
+        node_on_wire.send(POD, packet)
+        assert len(node_on_wire.seen(POD, answer(packet))) == 1
+    assert node_on_wire.node.counter("rejected__unknown_connection") == 1

@@ -1,0 +1,103 @@
+"""How long backends took to answer the SYNs of sockets, as the tracepoint of their states tells it.
+
+The ``struct sock`` that the program reads stands in the memory of a map.
+"""
+
+from __future__ import annotations
+
+import struct
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from bpfsvc.datapath.bpf_map import Map
+from bpfsvc.datapath.loader import creation
+from bpfsvc.datapath.maps.layout import MapLayout, Record
+from tests.packets.dropped import address_of_value, run_tracepoint
+from tests.packets.node import Node
+from tests.packets.packet import address_port
+from tests.packets.peers import TCP_PEERS
+
+_ESTABLISHED, _SYN_SENT, _CLOSED = 1, 2, 7
+"""States of TCP."""
+_START = struct.Struct("=4s4sI2sHH")
+"""``struct socket_start``: the ends, a hash, the port of the other one, the own one, the family."""
+_AF_INET, _SIZE, _MMAPABLE = 2, 4096, 1 << 10
+_LAST = 15
+"""Of the buckets."""
+
+
+class Sockets:
+    """A socket of a client that is connected to a frontend."""
+
+    def __init__(self, node: Node, memory: Map) -> None:
+        self._node, self._memory = node, memory
+        self._address = address_of_value(memory)
+
+    def connects(self, client: str, frontend: str, seconds: float) -> None:
+        """Have the socket send its SYN so long ago, and get the answer."""
+        (own, own_port), (to, port) = address_port(client), address_port(frontend)
+        start = _START.pack(to[12:], own[12:], 0, port.to_bytes(2, "big"), own_port, _AF_INET)
+        self._memory.update(bytes(4), start.ljust(_SIZE, b"\0"))
+        program = self._node.pinned.program("socket_state")
+        run_tracepoint(program, self._address, _CLOSED, _SYN_SENT)
+        self._begun(seconds)
+        run_tracepoint(program, self._address, _SYN_SENT, _ESTABLISHED)
+
+    def _begun(self, seconds: float) -> None:
+        table = self._node.pinned.map("connecting")
+        record = self._node.pinned.layout.maps["connecting"].value
+        socket = self._address >> 6 & 0xFFFFFFFF
+        key = struct.pack("=I", (socket ^ socket >> 14) & table.max_entries - 1)
+        entry = record.unpack(table.lookup(key) or b"")
+        assert entry["socket"] == socket
+        begun = time.monotonic_ns() - int(seconds * 1e9)
+        table.update(key, record.pack({**entry, "begun": begun}))
+
+    def counted(self) -> dict[int, int]:
+        """Return how many are in each bucket that is not empty, of all backends."""
+        found: dict[int, int] = {}
+        for _, value in self._node.pinned.map("connect_times").items():
+            for bucket, number in enumerate(struct.unpack_from(f"={_LAST + 1}Q", value)):
+                if number:
+                    found[bucket] = found.get(bucket, 0) + number
+        return found
+
+
+@pytest.fixture
+def sockets(node: Node) -> Iterator[Sockets]:
+    layout = MapLayout(
+        *("array", Record((("key", "I"),)), Record((("memory", f"{_SIZE}s"),)), 1, _MMAPABLE)
+    )
+    memory = Map(creation.create_map("socket", layout), "socket")
+    node.pinned.map("connect_times").replace({})
+    yield Sockets(node, memory)
+    node.pinned.map("connect_times").replace({})
+    memory.close()
+
+
+@pytest.mark.parametrize("seconds", [2.2, 3.0, 250.0])
+def test_what_takes_longer_than_two_seconds_is_in_the_last_bucket(
+    node: Node, sockets: Sockets, seconds: float
+) -> None:
+    client, vip, *_ = TCP_PEERS[0].connected(node)
+    sockets.connects(client, vip, seconds)
+    assert sockets.counted() == {_LAST: 1}
+    ((_, value),) = node.pinned.map("connect_times").items()
+    (total,) = struct.unpack_from("=Q", value, 8 * (_LAST + 1))
+    assert seconds - 0.1 < total / 1e6 < seconds + 5
+
+
+def test_the_time_of_a_backend_for_which_there_is_no_room_is_not_counted(
+    node: Node, sockets: Sockets
+) -> None:
+    client, vip, *_ = TCP_PEERS[0].connected(node)
+    table = node.pinned.map("connect_times")
+    others = [struct.pack("=I", 1 << 20 | number) for number in range(table.max_entries)]
+    table.update_many([(key, bytes(table.value_size)) for key in others])
+    sockets.connects(client, vip, 3)
+    assert sockets.counted() == {}
+    table.delete_many(others)
+    sockets.connects(client, vip, 3)
+    assert sockets.counted() == {_LAST: 1}
