@@ -14,7 +14,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from bpfsvc.base.address import unpack
+from bpfsvc.base.address import pack, unpack
 from bpfsvc.devtools.lab.dial import OpenConnection, ask, connect, disconnect
 from bpfsvc.devtools.lab.node import LabNode
 from bpfsvc.devtools.lab.patience import stretched, wait
@@ -149,13 +149,22 @@ def test_a_socket_that_connects_to_the_pod_itself_has_its_name(
         assert peer(made.socket) == at(loopback, port)
 
 
+def replaced(address: bytes, at_byte: int) -> bytes:
+    """Return an address with another byte."""
+    return address[:at_byte] + bytes([address[at_byte] ^ 1]) + address[at_byte + 1 :]
+
+
 def test_a_name_is_that_of_one_backend(known_testbed: Testbed, family: int) -> None:
     """A socket may have connected elsewhere while no program was attached."""
+    backend = known_testbed.lab.pods[2].address(family)
+    others = [replaced(pack(backend), byte) for byte in (0, 15)]
     with connect_until_named(known_testbed, family) as made:
         with place_of(known_testbed.node, made.socket) as write:
-            for changed in ({"backend": bytes(16)}, {"backend_port": 81}):
-                write(**changed)
-                assert peer(made.socket) == at(known_testbed.lab.pods[2].address(family), 8080)
+            for other in others:
+                write(backend=other)
+                assert peer(made.socket) == at(backend, 8080)
+            write(backend_port=81)
+            assert peer(made.socket) == at(backend, 8080)
         assert peer(made.socket) == at(ONE[2].vip(family), 80)
 
 
