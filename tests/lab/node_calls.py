@@ -16,7 +16,7 @@ from typing import Any
 
 from bpfsvc.datapath.maps.pins import Pinned
 from bpfsvc.devtools.lab.namespace import Namespace
-from bpfsvc.devtools.lab.objects import Object
+from bpfsvc.devtools.lab.objects import Object, port
 from bpfsvc.devtools.lab.patience import stretched, wait
 from tests.lab.known_pods import make_known, opened
 from tests.lab.test_quarantine import SICK
@@ -25,6 +25,10 @@ from tests.lab.testbed import ONE, Named, Testbed, built_testbed, objects
 
 COUNTED = Named("counted", 72)
 """A Service whose scheduler compares numbers of connections."""
+
+BACK = Named("back", 74)
+BACK_PORT = 9080
+"""A Service of the second pod, at a port where a test listens itself."""
 
 TRIAL = 2
 
@@ -38,6 +42,7 @@ def node_calls_testbed() -> Iterator[Testbed]:
         every = [
             *(objects(named, [pod]) for named, pod in zip(ONE, pods, strict=True)),
             *(objects(pair, pods[2:4]) for pair in PAIRS),
+            objects(BACK, pods[1:2], [port(BACK_PORT, "web")]),
             objects(COUNTED, pods[2:3], annotations=compared),
         ]
         testbed.cluster.put("services", *itertools.chain.from_iterable(every))

@@ -5,7 +5,9 @@ Of a pod that its node knows (``pod``), and of the node's own processes (``node`
 
 from __future__ import annotations
 
+import errno
 import socket
+import struct
 import sys
 from collections.abc import Iterator
 from contextlib import suppress
@@ -13,7 +15,10 @@ from contextlib import suppress
 import pytest
 
 from bpfsvc.devtools.lab.dial import OpenConnection, disconnect
+from bpfsvc.devtools.lab.namespace import Namespace
+from bpfsvc.devtools.lab.patience import wait
 from tests.lab.known_pods import opened
+from tests.lab.node_calls import stopped_agent
 from tests.lab.test_observe import ENDS, Line, Observer, observing
 from tests.lab.test_quarantine import (
     REFUSE,
@@ -163,3 +168,87 @@ def test_a_connection_that_was_made_before_anybody_observed_has_no_end(
         before.close()
         with call(running, where, family, patient=True):
             assert next_told(observer)["kind"] == "made"
+
+
+# -- what is not told --
+
+
+def silent_call(testbed: Testbed, where: str, family: int) -> socket.socket:
+    """Return a socket that waits for the answer to its SYN."""
+    namespace: Namespace = getattr(testbed, where)
+    made = namespace.socket(socket.AF_INET if family == 4 else socket.AF_INET6)
+    made.setblocking(False)
+    assert made.connect_ex((SICK.vip(family), 80)) == errno.EINPROGRESS
+    return made
+
+
+def retries(made: socket.socket) -> int:
+    return made.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 8)[2]
+
+
+def test_a_socket_that_is_closed_while_it_connects_was_not_answered(
+    running: Testbed, observer: Observer, where: str, family: int
+) -> None:
+    one, other = backends(running)
+    with broken(one, SILENT), broken(other, SILENT):
+        silent_call(running, where, family).close()
+        made = next_told(observer)
+        ended = told(observer, "ended")
+    assert (made["kind"], ended["reason"]) == ("made", "unanswered")
+    assert ended["backend"] == made["backend"]
+
+
+def test_a_connection_that_is_not_in_the_sample_is_not_told(
+    running: Testbed, observer: Observer, where: str, family: int
+) -> None:
+    with stopped_agent(running) as pinned:
+        table, record = pinned.map("observed"), pinned.layout.maps["observed"].value
+        asked = table.lookup(bytes(4))
+        assert asked
+        table.update(bytes(4), record.pack(record.unpack(asked) | {"connections": 2**32 - 1}))
+        call(running, where, family, patient=True).close()
+        table.update(bytes(4), asked)
+    assert_told_next(running, observer, where, family)
+
+
+def assert_told_next(testbed: Testbed, observer: Observer, where: str, family: int) -> None:
+    """Assert that a new connection is what is told next."""
+    with call(testbed, where, family, patient=True) as connection:
+        made, answered = next_told(observer), next_told(observer)
+        assert (made["kind"], answered["kind"]) == ("made", "answered")
+        assert client_end(answered) == own_end(connection)
+
+
+def test_a_connection_that_finds_no_room_among_those_observed_is_told_only_to_be_made(
+    running: Testbed, observer: Observer, where: str, family: int
+) -> None:
+    with opened(running.node) as pinned:
+        table = pinned.map("observed_sockets")
+        none = bytes(table.value_size)
+        keys = [struct.pack("=Q", (1 << 63) + number) for number in range(table.max_entries)]
+        table.update_many((key, none) for key in keys)
+        try:
+            with call(running, where, family, patient=True) as connection:
+                assert connection.who()
+        finally:
+            table.delete_many(keys)
+    assert next_told(observer)["kind"] == "made"
+    assert_told_next(running, observer, where, family)
+
+
+def test_what_becomes_of_a_connection_of_a_former_build_is_not_told(
+    running: Testbed, observer: Observer, where: str, family: int
+) -> None:
+    """Builds share the names of sockets, and each has its own notes of those that are observed."""
+    one, other = backends(running)
+    with (
+        broken(one, SILENT),
+        broken(other, SILENT),
+        silent_call(running, where, family) as made,
+        opened(running.node) as pinned,
+    ):
+        assert next_told(observer)["kind"] == "made"
+        table = pinned.map("observed_sockets")
+        table.delete_many([key for key, _ in table.items()])
+        wait(lambda: retries(made) > 0, "the SYN is sent again")
+    assert_told_next(running, observer, where, family)
