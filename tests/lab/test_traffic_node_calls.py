@@ -31,7 +31,7 @@ from tests.lab.node_calls import (
     stopped_agent,
     stream,
 )
-from tests.lab.test_observe_sockets import SILENT_LATER
+from tests.lab.test_observe_sockets import RESET_LATER, SILENT_LATER
 from tests.lab.test_quarantine import REFUSE, SICK, broken
 from tests.lab.test_traffic_node_sockets import PAIRS, asked, datagrams
 from tests.lab.test_traffic_peer_names import cookie, names, peer
@@ -109,11 +109,13 @@ def sent_again(made: socket.socket) -> bool:
     return made.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 8)[2] > 0
 
 
+@pytest.mark.parametrize("ends", ["silence", "a reset"])
 def test_a_connection_that_was_established_unseen_has_not_failed(
-    running: Testbed, family: int
+    running: Testbed, family: int, ends: str
 ) -> None:
-    """Also if its backend falls silent later, and data is sent again."""
+    """Also if its backend falls silent later, and data is sent again, or if it is reset."""
     pods = running.lab.pods[1:3]
+    rule = SILENT_LATER if ends == "silence" else RESET_LATER
     with stopped_agent(running) as pinned, stream(running.node, family) as made:
         made.settimeout(None)
         with broken(pods[0], REFUSE), broken(pods[1], REFUSE), suppress(ConnectionRefusedError):
@@ -121,9 +123,13 @@ def test_a_connection_that_was_established_unseen_has_not_failed(
         with unwatched(running, pinned):
             made.connect((SICK.vip(family), 80))
         forget_outcomes(pinned)
-        with broken(pods[0], SILENT_LATER), broken(pods[1], SILENT_LATER):
+        with broken(pods[0], rule), broken(pods[1], rule):
             made.sendall(b"anybody?\n")
-            wait(lambda: sent_again(made), "data is sent again")
+            if ends == "silence":
+                wait(lambda: sent_again(made), "data is sent again")
+            else:
+                with pytest.raises(ConnectionResetError):
+                    made.recv(1)
         assert outcomes(pinned) == (0, 0)
 
 
