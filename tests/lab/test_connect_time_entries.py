@@ -54,6 +54,20 @@ def forget_times(pinned: Pinned) -> None:
 
 
 @contextmanager
+def stopped(testbed: Testbed) -> Iterator[Pinned]:
+    """Stop the agent, with no time and no connection of before.
+
+    Sockets of other labs on this machine are seen, too, and may have addresses and a port of one.
+    """
+    with stopped_agent(testbed) as pinned:
+        for name in ("connections", "new_connections"):
+            table = pinned.map(name)
+            table.delete_many([key for key, _ in table.items()])
+        forget_times(pinned)
+        yield pinned
+
+
+@contextmanager
 def many_half_open(pinned: Pinned) -> Iterator[None]:
     """Have new connections be held where the kernel evicts."""
     table = pinned.map("half_open")
@@ -68,8 +82,7 @@ def test_a_connect_by_tc_is_counted_also_among_many_half_open_connections(
     running: Testbed, family: int
 ) -> None:
     """Then its entry is where the kernel evicts."""
-    with stopped_agent(running) as pinned:
-        forget_times(pinned)
+    with stopped(running) as pinned:
         with (
             many_half_open(pinned),
             stream(running.pod, family, source=("", next(PORTS))) as made,
@@ -87,7 +100,7 @@ def test_a_connection_from_a_backends_port_to_its_client_is_not_counted(
     """Both have forgotten the client's connection, and the entries of that are still there."""
     client, backend = running.lab.pods[:2]
     port = next(PORTS)
-    with stopped_agent(running) as pinned:
+    with stopped(running) as pinned:
         with stream(backend, family, source=("", BACK_PORT)) as listener:
             listener.listen()
             made = stream(client, family, source=("", port))
@@ -112,8 +125,7 @@ def test_a_connection_from_a_backends_port_to_its_client_is_not_counted(
 def test_a_connect_that_took_minutes_is_in_the_last_bucket(running: Testbed, family: int) -> None:
     """Here a socket began to connect earlier than it did."""
     minutes = 100 * SECOND
-    with stopped_agent(running) as pinned, stream(running.node, family) as made:
-        forget_times(pinned)
+    with stopped(running) as pinned, stream(running.node, family) as made:
         table, record = pinned.map("connecting"), pinned.layout.maps["connecting"].value
         with broken(running.lab.pods[2], SILENT):
             made.setblocking(False)
@@ -134,8 +146,7 @@ def test_a_connect_that_took_minutes_is_in_the_last_bucket(running: Testbed, fam
 
 
 def test_a_connect_that_finds_no_room_is_not_counted(running: Testbed, family: int) -> None:
-    with stopped_agent(running) as pinned:
-        forget_times(pinned)
+    with stopped(running) as pinned:
         table = pinned.map("connect_times")
         others = [(1 << 31) + number for number in range(table.max_entries)]
         table.update_many((struct.pack("=I", n), bytes(table.value_size)) for n in others)
