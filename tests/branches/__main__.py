@@ -132,13 +132,18 @@ def _report(directory: Path) -> tuple[str, str, list[report.Key]]:
 def _tests(directory: Path) -> str:
     """Return what was run."""
     runs = [json.loads(line) for line in (directory / "tests").read_text().splitlines()]
-    fast = sorted({test for slow, *tests in runs for test in tests if not slow})
-    slow = sorted({test for slow, *tests in runs for test in tests if slow})
+    fast = {test for slow, *tests in runs for test in tests if not slow}
+    slow = {test for slow, *tests in runs for test in tests if slow}
     return "; ".join(
-        f"{kind} of {', '.join(tests)}"
+        f"{kind} of {', '.join(sorted(_without_repeated(tests)))}"
         for kind, tests in (("tests", fast), ("slow tests", slow))
         if tests
     )
+
+
+def _without_repeated(tests: set[str]) -> set[str]:
+    """Return tests without files of directories that were run, too."""
+    return {test for test in tests if str(Path(test).parent) not in tests}
 
 
 def _python(directory: Path) -> str:
@@ -149,6 +154,8 @@ def _python(directory: Path) -> str:
     coverage_py = [sys.executable, "-m", "coverage"]
     if list(directory.glob("python.*")):
         subprocess.run([*coverage_py, "combine", "--append", "-q", settings], check=True)
+    for damaged in directory.glob("python.*"):
+        damaged.unlink()  # its process was killed while it wrote; combine would fail the next time
     output = directory / "python.json"
     subprocess.run([*coverage_py, "json", "-q", settings, "-o", str(output)], check=True)
     text = report.rooms(output)
