@@ -127,8 +127,8 @@ def test_a_backend_is_asked_directly_as_before_when_half_of_its_entry_is_evicted
     vip, number = PORTS.vip(family), NUMBERS[-1]
     direct = (backend(known_testbed).address(family), number + 1000)
     with datagrams(known_testbed.node, family) as made, opened(known_testbed.node) as pinned:
-        for each, server in servers.items():
-            answered(made, server, (vip, each))
+        for service_port, server in servers.items():
+            answered(made, server, (vip, service_port))
         overflow = pinned.map("socket_overflow")
         assert answered(made, servers[number], direct) == at(*direct)
         key = pinned.layout.maps["socket_overflow"].key.pack(
