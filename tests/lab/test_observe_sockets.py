@@ -189,8 +189,8 @@ def retries(made: socket.socket) -> int:
 def test_a_socket_that_is_closed_while_it_connects_was_not_answered(
     running: Testbed, observer: Observer, where: str, family: int
 ) -> None:
-    one, other = backends(running)
-    with broken(one, SILENT), broken(other, SILENT):
+    first, other = backends(running)
+    with broken(first, SILENT), broken(other, SILENT):
         silent_call(running, where, family).close()
         made = next_told(observer)
         ended = told(observer, "ended")
@@ -240,9 +240,9 @@ def test_what_becomes_of_a_connection_of_a_former_build_is_not_told(
     running: Testbed, observer: Observer, where: str, family: int
 ) -> None:
     """Builds share the names of sockets, and each has its own notes of those that are observed."""
-    one, other = backends(running)
+    first, other = backends(running)
     with (
-        broken(one, SILENT),
+        broken(first, SILENT),
         broken(other, SILENT),
         silent_call(running, where, family) as made,
         opened(running.node) as pinned,
