@@ -61,7 +61,8 @@ fi
 suite demo 2400 $python -m bpfsvc.devtools.demo
 tests lab 2700 tests/lab/test_traffic_cases.py \
 	-k "TCP and not vxlan and (routed and IPv4 or bridge and IPv6)$called"
-tests sockets 1800 tests/lab/test_traffic_pod_sockets.py -k call_of_a_pod
+tests sockets 1800 tests/lab/test_traffic_pod_sockets.py tests/lab/test_traffic_older_kernels.py \
+	-k "call_of_a_pod or without_endpoints"
 # Its name keeps this file out of other runs, too: other kernels may lack netkit.
 tests netkit 2700 tests/lab/netkit_traffic.py
 tests image 1800 tests/lab/test_shipped_programs.py -k compiles_nothing

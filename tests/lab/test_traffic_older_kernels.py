@@ -26,6 +26,7 @@ from bpfsvc.datapath.loader.source import load
 from bpfsvc.datapath.maps.pins import Pinned, PinRoot
 from bpfsvc.devtools.lab import sandbox
 from bpfsvc.devtools.lab.namespace import Namespace
+from bpfsvc.devtools.lab.patience import stretched
 from tests.lab.known_pods import by_packets, make_known, opened
 from tests.lab.node_calls import answering, stream
 from tests.lab.test_traffic_node_sockets import WHERE
@@ -95,15 +96,24 @@ def test_without_atomic_operations_a_name_is_in_the_storage_of_its_socket(
             assert not by_packets(older.node, at(*made.getsockname()[:2]))
 
 
-@pytest.mark.parametrize("kind", [socket.SOCK_STREAM, socket.SOCK_DGRAM], ids=["TCP", "UDP"])
-def test_a_call_that_the_hook_cannot_refuse_with_a_reason_goes_on(
-    older: Testbed, kind: int, family: int
+@pytest.mark.parametrize("where", WHERE)
+def test_a_connection_to_a_service_without_endpoints_is_refused_by_a_packet(
+    older: Testbed, where: str, family: int
 ) -> None:
-    """Without bpf_set_retval connect() would say EPERM."""
+    """Without bpf_set_retval connect() would say EPERM. The SYN of the node is answered at once."""
+    with stream(getattr(older, where), family) as made:
+        made.settimeout(stretched(0.5))
+        with pytest.raises(ConnectionRefusedError):
+            made.connect((EMPTY.vip(family), 80))
+
+
+def test_a_datagram_to_a_service_without_endpoints_is_not_permitted(
+    older: Testbed, family: int
+) -> None:
+    """As where kube-proxy's rule refuses it."""
     domain = socket.AF_INET if family == 4 else socket.AF_INET6
-    with older.node.socket(domain, kind) as made:
-        made.setblocking(False)
-        wanted = errno.EINPROGRESS if kind == socket.SOCK_STREAM else 0
-        assert made.connect_ex((EMPTY.vip(family), 80)) == wanted
-        if not wanted:
-            assert peer(made) == at(EMPTY.vip(family), 80)
+    to = (EMPTY.vip(family), 80)
+    with older.node.socket(domain, socket.SOCK_DGRAM) as made:
+        assert made.connect_ex(to) == errno.EPERM
+        with pytest.raises(PermissionError):
+            made.sendto(b"x", to)

@@ -9,7 +9,7 @@ from scapy.packet import Packet, Raw
 
 from tests.packets.extension_headers import with_headers
 from tests.packets.node import REDIRECT, Node
-from tests.packets.packet import LINK
+from tests.packets.packet import LINK, ip
 
 QUOTED = 128
 """Bytes of a refused packet that are quoted at most; of a shorter one all whole words of 4."""
@@ -31,7 +31,7 @@ def reset(about: Packet) -> Packet:
     (sport, dport), data = (about.payload.sport, about.payload.dport), about.payload.payload
     acknowledged = about.payload.seq + 1 + len(bytes(data)) & 0xFFFFFFFF
     answer = TCP(sport=dport, dport=sport, seq=0, ack=acknowledged, flags="RA", window=0)
-    return IPv6(src=about.dst, dst=about.src) / answer
+    return ip(about.dst, about.src) / answer
 
 
 def is_reset(about: Packet) -> bool:

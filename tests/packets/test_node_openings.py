@@ -1,6 +1,7 @@
-"""Connections that processes of the node open, where the answer is to be silence.
+"""Connections that processes of the node open, where connect() does not refuse them.
 
-connect() lets them go on, since a hook of a socket could only refuse them; what leaves is dropped.
+It lets them go on where the answer is to be silence: what leaves is dropped. What is to be refused
+comes from kernels where connect() cannot say so, and from processes outside of the cgroup.
 """
 
 from __future__ import annotations
@@ -9,8 +10,11 @@ from typing import Any
 
 from bpfsvc.base.address import pack
 from bpfsvc.services.entries import Policies, Policy
-from tests.packets.node import SHOT, UNSPEC, Node
+from tests.packets.events import Events
+from tests.packets.node import REDIRECT, SHOT, UNSPEC, Node
+from tests.packets.packet import same
 from tests.packets.peers import Peers
+from tests.packets.refusals import reset
 from tests.packets.test_source_ranges import ELSEWHERE, STRANGERS
 
 DROP, REJECT = Policy(0, 0, False, False), Policy(0, 0, False, True)
@@ -38,12 +42,28 @@ def test_a_service_without_endpoints_for_the_node_is_silent(node: Node, tcp_peer
     assert node.states() == (0, 0)
 
 
-def test_what_connect_refuses_or_translates_is_left_alone(node: Node, tcp_peers: Peers) -> None:
+def test_a_service_without_endpoints_for_the_node_that_refuses_answers_by_a_reset(
+    node: Node, tcp_peers: Peers
+) -> None:
+    policies(node, tcp_peers, REJECT)
+    packet = tcp_peers.opening(tcp_peers.on_node(40000), tcp_peers.vip)
+    told = Events(node)
+    found, after = node.run("egress", packet)
+    assert found == REDIRECT
+    assert same(after, reset(packet))
+    assert node.counter("rejected__no_endpoints") == 1
+    assert node.counter("rejected__unknown_connection") == 0
+    assert [(event["kind"], event["reason"]) for event in told.read()] == [
+        ("refused", "no_endpoints")
+    ]
+    told.close()
+
+
+def test_what_connect_translates_is_left_alone(node: Node, tcp_peers: Peers) -> None:
     """As a process outside of the cgroup sends it: another proxy may serve it."""
-    for policy in (REJECT, SERVE):
-        policies(node, tcp_peers, policy)
-        assert verdict(node, tcp_peers, tcp_peers.vip) == UNSPEC
-        assert verdict(node, tcp_peers, tcp_peers.other_vip) == UNSPEC
+    policies(node, tcp_peers, SERVE)
+    assert verdict(node, tcp_peers, tcp_peers.vip) == UNSPEC
+    assert verdict(node, tcp_peers, tcp_peers.other_vip) == UNSPEC
     assert node.counter("dropped__no_endpoints") == node.counter("rejected__no_endpoints") == 0
 
 

@@ -2,8 +2,9 @@
  * Connections that a process of this node opens to a frontend that must answer by silence. A socket
  * hook could only refuse them at once, so connect() lets them go on (socket/lb.h). Their SYN is
  * dropped where it leaves the node: as with kube-proxy, the client tries again until it gives up.
- * Connections that connect() refuses or translates do not come here. Processes outside of the
- * cgroup have no such hook; their packets are left alone.
+ * Connections to a frontend that refuses come here where connect() cannot say so (before Linux
+ * 5.18), and those of processes outside of the cgroup. Their SYN is answered by a reset. Other
+ * packets of processes outside of the cgroup are left alone.
  */
 #pragma once
 
@@ -46,9 +47,10 @@ static inline int local_opening_verdict(const struct settings *settings, struct 
 		if (frontend->restricted &&
 		    !local_client_allowed(settings, packet, frontend->service))
 			verdict = VERDICT_FORBIDDEN;
-		else if (!frontend->node.size && !frontend->node.reject)
-			verdict = VERDICT_DROP;
+		else if (!frontend->node.size)
+			verdict = frontend->node.reject ? VERDICT_REJECT : VERDICT_DROP;
 	}
+	packet->first.verdict = verdict;
 	choice_refused(&packet->first.choice, verdict);
 	return verdict;
 }

@@ -105,6 +105,17 @@ static inline bool call_is_of_ping(const struct socket_call *call, bool connect)
 	return echo_address_has(&call->asked.address);
 }
 
+/*
+ * True if tc refuses the SYN of this call where it leaves, or the kernel does at an address of the
+ * node.
+ */
+static inline bool call_is_refused_by_packet(const struct socket_call *call, int verdict,
+					     bool connect)
+{
+	return connect && call->asked.protocol == PROTO_TCP &&
+	       refusal_reason(&call->choice, verdict) == EVENT_REASON_NO_ENDPOINTS;
+}
+
 /* Refuse a call of the node, or let it go on to where silence is the answer. */
 static inline int socket_refuse(struct socket_call *call, int verdict, bool connect)
 {
@@ -112,8 +123,9 @@ static inline int socket_refuse(struct socket_call *call, int verdict, bool conn
 		return 1;
 	if (verdict != VERDICT_REJECT && call_is_dropped_by_tc(call, connect))
 		return 1;
-	/* Before Linux 5.18 the call would say EPERM. tc refuses the packet, and that says it right. */
-	if (bpf_set_retval(verdict == VERDICT_REJECT ? -ECONNREFUSED : -EHOSTUNREACH))
+	/* Before Linux 5.18 the call says EPERM, as with kube-proxy, unless a packet says it better. */
+	if (bpf_set_retval(verdict == VERDICT_REJECT ? -ECONNREFUSED : -EHOSTUNREACH) &&
+	    call_is_refused_by_packet(call, verdict, connect))
 		return 1;
 	choice_refused(&call->choice, verdict);
 	observe_call(call, refusal_kind(verdict), refusal_reason(&call->choice, verdict));

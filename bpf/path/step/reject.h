@@ -17,11 +17,12 @@
 #include "path/schedule/backend_select.h"
 
 /*
- * Answer a packet of an unknown connection that was about to leave, as the frontend would. The
- * reset comes in by the interface where the packet would have left. So netfilter sees the reset,
- * and translates it back if it has translated the packet's source.
+ * Answer a packet that was about to leave, as the frontend would: one of an unknown connection, or
+ * a SYN of the node (first/local_opening.h). The reset comes in by the interface where the packet
+ * would have left. So netfilter sees the reset, and translates it back if it has translated the
+ * packet's source.
  */
-static inline int reset_unknown(struct __sk_buff *skb, const struct packet *packet)
+static inline int reset_leaving(struct __sk_buff *skb, const struct packet *packet)
 {
 	skb->tc_index = 0;
 	if (!may_be_answered(skb, packet) || make_reset(skb, packet) ||
@@ -29,7 +30,8 @@ static inline int reset_unknown(struct __sk_buff *skb, const struct packet *pack
 		COUNT(dropped__reject_failed);
 		return TC_ACT_SHOT;
 	}
-	COUNT(rejected__unknown_connection);
+	if (packet->first.verdict == VERDICT_NONE)
+		COUNT(rejected__unknown_connection);
 	return bpf_redirect(skb->ifindex, BPF_F_INGRESS);
 }
 
@@ -47,7 +49,7 @@ static inline int reject(struct __sk_buff *skb, struct packet *packet)
 	if (verdict == VERDICT_DROP || verdict == VERDICT_FORBIDDEN)
 		return TC_ACT_SHOT;
 	if (packet->flow.hook == HOOK_EGRESS)
-		return reset_unknown(skb, packet);
+		return reset_leaving(skb, packet);
 	if (!settings || !may_be_answered(skb, packet) || drop_tag(skb, packet))
 		return TC_ACT_SHOT;
 	if (!packet->v4 && packet->flow.protocol == PROTO_TCP && !packet->fragment)

@@ -56,8 +56,8 @@ MEMORY_ARGUMENTS = Feature(
 SET_RETVAL = Feature(
     "bpf_set_retval",
     "5.18",
-    "connect() of the node's own programs to a Service without endpoints is refused by a packet,"
-    " not by the call itself",
+    "connect() of the node's own programs to a Service without endpoints is refused by a packet"
+    " with TCP, and with UDP says EPERM, as with kube-proxy",
 )
 MPTCP = Feature(
     "bpf_skc_to_mptcp_sock, or CONFIG_MPTCP",
