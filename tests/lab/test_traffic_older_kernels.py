@@ -17,11 +17,13 @@ from pathlib import Path
 import pytest
 
 from bpfsvc.base.map_sizes import Sizes
+from bpfsvc.config.bpfsvc_v1alpha1 import DEFAULT_PROGRAMS
 from bpfsvc.datapath import syscall
 from bpfsvc.datapath.attach import links
 from bpfsvc.datapath.loader import features, loader
 from bpfsvc.datapath.loader.bytecode_cache import BytecodeCache
 from bpfsvc.datapath.loader.features import ATOMICS, SET_RETVAL, Features
+from bpfsvc.datapath.loader.shipped import ShippedPrograms
 from bpfsvc.datapath.loader.source import load
 from bpfsvc.datapath.maps.pins import Pinned, PinRoot
 from bpfsvc.devtools.lab import sandbox
@@ -57,7 +59,10 @@ def older() -> Iterator[Testbed]:
 def older_programs(pinned: Pinned, directory: Path) -> Iterator[Pinned]:
     """Load such programs beside those of an agent, with the maps of these."""
     source = load(Sizes())
-    compiled = BytecodeCache(sandbox.COMPILED, source.code_digest, print).read()
+    digest = source.code_digest
+    compiled = BytecodeCache(sandbox.COMPILED, digest, print).read()
+    # In an emulated machine the agent has taken those that came with it.
+    compiled = compiled or ShippedPrograms(DEFAULT_PROGRAMS, digest).read()
     assert compiled
     kernel = Features(features.of_this_kernel().has - LACKING)
     build = compiled.sized(source, kernel.numbers())
