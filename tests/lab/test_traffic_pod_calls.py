@@ -19,7 +19,7 @@ from tests.lab.known_pods import by_packets, make_known, opened, state
 from tests.lab.node_calls import no_storage
 from tests.lab.test_traffic_interfaces import attached
 from tests.lab.test_traffic_node_sockets import asked, datagrams
-from tests.lab.test_traffic_pod_sockets import WITHOUT_PORT, add_pod_address
+from tests.lab.test_traffic_pod_sockets import WITHOUT_PORT, add_pod_address, backend
 from tests.lab.testbed import FAMILIES, ONE, Named, Testbed, at, built_testbed, host, objects
 
 OWN = Named("own", 71)
@@ -54,11 +54,6 @@ def new_pod(known_testbed: Testbed) -> Iterator[LabPod]:
     wait(lambda: attached(known_testbed.node, pod), "the programs are attached")
     yield pod
     pod.remove()
-
-
-def backend(testbed: Testbed) -> LabPod:
-    """Return the pod of the other node that is the backend of ``ONE[2]``."""
-    return next(iter(testbed.lab.nodes[1].pods.values()))
 
 
 @contextmanager
