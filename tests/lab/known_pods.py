@@ -15,9 +15,11 @@ from bpfsvc.base import address
 from bpfsvc.datapath.maps.pins import Pinned, PinRoot
 from bpfsvc.devtools.lab.dial import ask
 from bpfsvc.devtools.lab.node import LabNode
+from bpfsvc.devtools.lab.patience import wait
 from bpfsvc.devtools.lab.pod import LabPod
 from bpfsvc.inspect.maps.namespaces import namespaces
 from bpfsvc.inspect.reader import PinnedReader
+from tests.lab.test_traffic_interfaces import attached
 from tests.lab.testbed import ONE, Testbed
 
 CALLS = 3
@@ -32,6 +34,15 @@ def opened(node: LabNode) -> Iterator[Pinned]:
         yield pinned
     finally:
         pinned.close()
+
+
+@contextmanager
+def unknown_pod(node: LabNode) -> Iterator[LabPod]:
+    """Add a pod to a node until the end; the programs are attached, and do not know it yet."""
+    pod = node.add_pod("new-pod")
+    wait(lambda: attached(node, pod), "the programs are attached")
+    yield pod
+    pod.remove()
 
 
 def make_known(testbed: Testbed, *pods: LabPod) -> None:

@@ -77,7 +77,7 @@ def stopped_agent(testbed: Testbed) -> Iterator[Pinned]:
 
 @contextmanager
 def no_storage(namespace: Namespace) -> Iterator[None]:
-    """Let the sockets of a namespace have no memory beside themselves."""
+    """Have the kernel refuse storage to all sockets of a namespace, as without memory."""
     before = namespace.sysctl("net.core.optmem_max")
     namespace.sysctl("net.core.optmem_max", 0)
     try:

@@ -13,11 +13,10 @@ import pytest
 
 from bpfsvc.base.address import pack
 from bpfsvc.devtools.lab.dial import Protocol, ask
-from bpfsvc.devtools.lab.patience import stretched, wait
+from bpfsvc.devtools.lab.patience import stretched
 from bpfsvc.devtools.lab.pod import LabPod
-from tests.lab.known_pods import by_packets, make_known, opened, state
+from tests.lab.known_pods import by_packets, make_known, opened, state, unknown_pod
 from tests.lab.node_calls import no_storage
-from tests.lab.test_traffic_interfaces import attached
 from tests.lab.test_traffic_node_sockets import asked, datagrams
 from tests.lab.test_traffic_pod_sockets import WITHOUT_PORT, add_pod_address, backend
 from tests.lab.testbed import FAMILIES, ONE, Named, Testbed, at, built_testbed, host, objects
@@ -50,10 +49,8 @@ def known_testbed() -> Iterator[Testbed]:
 @pytest.fixture
 def new_pod(known_testbed: Testbed) -> Iterator[LabPod]:
     """A pod that the hooks do not know yet."""
-    pod = known_testbed.node.add_pod("new-pod")
-    wait(lambda: attached(known_testbed.node, pod), "the programs are attached")
-    yield pod
-    pod.remove()
+    with unknown_pod(known_testbed.node) as pod:
+        yield pod
 
 
 @contextmanager

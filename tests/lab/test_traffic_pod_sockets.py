@@ -21,8 +21,7 @@ from bpfsvc.devtools.lab.dial import Protocol, Reply, ask, tally
 from bpfsvc.devtools.lab.namespace import Namespace
 from bpfsvc.devtools.lab.patience import wait
 from bpfsvc.devtools.lab.pod import LabPod
-from tests.lab.known_pods import by_packets, known, make_known, opened, state
-from tests.lab.test_traffic_interfaces import attached
+from tests.lab.known_pods import by_packets, known, make_known, opened, state, unknown_pod
 from tests.lab.testbed import (
     EMPTY,
     INGRESS,
@@ -76,10 +75,8 @@ def known_testbed() -> Iterator[Testbed]:
 @pytest.fixture
 def new_pod(known_testbed: Testbed) -> Iterator[LabPod]:
     """A pod that the hooks do not know yet."""
-    pod = known_testbed.node.add_pod("new-pod")
-    wait(lambda: attached(known_testbed.node, pod), "the programs are attached")
-    yield pod
-    pod.remove()
+    with unknown_pod(known_testbed.node) as pod:
+        yield pod
 
 
 def backend(testbed: Testbed) -> LabPod:

@@ -22,7 +22,7 @@ PROGRAMS = ("ingress", "egress", "ingress_l3", "egress_l3")
 
 @contextmanager
 def replaced_programs(node: Node, *names: str) -> Iterator[None]:
-    """Put the program in the place of these, or of all."""
+    """Put a program that accepts each packet in place of the named programs, or of all."""
     code = Code()
     code.leave(ACCEPTED)
     program = creation.load_program("accepts", _SCHED_CLS, 0, code.finish(), "GPL")

@@ -17,7 +17,7 @@ SIZES = pytest.mark.parametrize("size", [4, 100, 180, 250])
 
 
 def padded(packet: Packet, size: int) -> Packet:
-    """Put a header with so many bytes of padding behind the IP header."""
+    """Return a packet with an extension header that has ``size`` bytes of padding."""
     return with_headers(packet, IPv6ExtHdrDestOpt(options=[PadN(optdata=bytes(size))]))
 
 

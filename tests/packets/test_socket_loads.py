@@ -11,14 +11,13 @@ from contextlib import ExitStack
 import pytest
 
 from bpfsvc.base.protocols import PROTOCOLS
-from bpfsvc.datapath.attach import cgroup
 from bpfsvc.datapath.maps.backend_loads import read_load
 from bpfsvc.datapath.maps.backend_outcomes import QuarantinedMap
-from bpfsvc.devtools.lab import sandbox
 from bpfsvc.services.entries import Backend, Frontend, Policies, Policy, PortEntries, ServicePort
 from bpfsvc.services.scheduling.extra import extra_entries
 from bpfsvc.services.scheduling.schedulers import Schedule
 from tests.packets.node import Node
+from tests.packets.node_sockets import attached_cgroup
 from tests.packets.packet import address_port
 from tests.packets.peers import TCP_PEERS, UDP_PEERS, Peers, address_of
 
@@ -45,14 +44,7 @@ class Client:
 
     def __init__(self, node: Node, peers: Peers, stack: ExitStack) -> None:
         self.node, self.peers = node, peers
-        group = sandbox.CGROUP_ROOT / "loads"
-        group.mkdir()
-        stack.callback(group.rmdir)
-        node.root.links.mkdir(exist_ok=True)
-        cgroup.attach(node.root, node.pinned, group)
-        stack.callback(cgroup.detach, node.root)
-        everything = node.pinned.layout.constant("SOCKET_LB_ALL")
-        node.settings(socket_lb=everything, netns_cookie=cgroup.netns_cookie())
+        group = attached_cgroup(node, "loads", stack)
         command = [sys.executable, "-c", _CLIENT, str(group), address_of(peers.vip)]
         command.append(peers.protocol)
         self._process = subprocess.Popen(
