@@ -29,6 +29,10 @@ class Actor:
         """Return what is equal for equal states."""
         raise NotImplementedError
 
+    def place(self) -> tuple[object, ...]:
+        """Return where the actor is in what it does."""
+        raise NotImplementedError
+
     def step(self, machine: Machine, shared: Shared) -> None:
         """Do the next access that others can see, and all until the one after it."""
         raise NotImplementedError
@@ -55,6 +59,9 @@ class PacketActor(Actor):
         if self.outcome:
             return self.outcome
         return (self.stage, *self.run.key())
+
+    def place(self) -> tuple[object, ...]:
+        return (self.stage, *self.run.place(), bool(self.outcome))
 
     def step(self, machine: Machine, shared: Shared) -> None:
         machine.visible_left = 1
@@ -108,6 +115,9 @@ class Sweep(Actor):
     def key(self) -> tuple[object, ...]:
         return self.outcome or (self.is_begun, *self.run.key())
 
+    def place(self) -> tuple[object, ...]:
+        return (self.is_begun, *self.run.place(), bool(self.outcome))
+
     def step(self, machine: Machine, shared: Shared) -> None:
         machine.visible_left = 1
         if not self.is_begun:
@@ -132,6 +142,9 @@ class Writes(Actor):
         return Writes(self.name, self.outcome, self.writes, self.at)
 
     def key(self) -> tuple[object, ...]:
+        return (self.at,)
+
+    def place(self) -> tuple[object, ...]:
         return (self.at,)
 
     def step(self, machine: Machine, shared: Shared) -> None:

@@ -59,6 +59,10 @@ class Run:
         memory = tuple((region, bytes(self.memory[region])) for region in sorted(self.memory))
         return (self.program, self.at, *self.registers, *self.calls, memory, self.verdict)
 
+    def place(self) -> tuple[object, ...]:
+        """Return where the run is: its program, its instruction and those it returns to."""
+        return (self.program, self.at, *(at for at, _ in self.calls))
+
     def begin(self, program: str, frame: bytes, interface: int, came_by: int, mark: int) -> None:
         """Begin a program on a packet."""
         context = bytearray(CONTEXT_SIZE)
