@@ -114,9 +114,22 @@ class Events:
         self._put_rolled()
         self._settle()
         self._traffic.work_on()
-        wait(lambda: not _connections(old.pod), f"connections of {old.pod.name} are closed", 60)
+        self._wait_until_closed(old.pod)
         old.pod.remove()
         self._free[new.pod.node.name].append(old.digits)
+
+    def _wait_until_closed(self, pod: LabPod) -> None:
+        """Wait until a pod has no connections; the error has those that are left."""
+        try:
+            wait(lambda: not _connections(pod), f"connections of {pod.name} are closed", 60)
+        except TimeoutError as error:
+            entries = [
+                line
+                for node in self._testbed.lab.nodes
+                for line in self._cluster.command(node, "maps", "dump").stdout.splitlines()
+                if any(f"{pod.address(family)}:" in line for family in self._testbed.lab.families)
+            ]
+            raise TimeoutError("\n".join([str(error), _connections(pod), *entries])) from error
 
     def _new_pod(self, node: LabNode) -> _Rolled:
         digits = self._free[node.name].popleft()
@@ -218,5 +231,5 @@ class Events:
 
 def _connections(pod: LabPod) -> str:
     """Return the connections of a pod that both sides have not closed yet."""
-    command = ["ss", "-Htn", "exclude", "listening", "exclude", "time-wait"]
+    command = ["ss", "-Htnoi", "exclude", "listening", "exclude", "time-wait"]
     return pod.run(command).stdout

@@ -75,8 +75,9 @@ class Result(NamedTuple):
 class Load:
     """A running load, for the process that started it."""
 
-    def __init__(self, process: subprocess.Popen[bytes]) -> None:
+    def __init__(self, process: subprocess.Popen[bytes], name: str) -> None:
         self.process = process
+        self._name = name
         self.ok = 0
         self.failed = 0
         self._rest = b""
@@ -90,7 +91,10 @@ class Load:
         deadline = time.monotonic() + stretched(timeout)
         while not condition(self):
             if not self._read(deadline - time.monotonic()):
-                raise TimeoutError(f"after {self.ok} successes and {self.failed} failures")
+                status = self.process.poll()
+                state = "is running" if status is None else f"has ended with {status}"
+                counts = f"after {self.ok} successes and {self.failed} failures"
+                raise TimeoutError(f"{self._name}: {counts}; the process {state}")
 
     def more(self, requests: int, timeout: float = 10.0) -> None:
         """Wait for so many more successes, counted from now."""

@@ -160,7 +160,8 @@ class Namespace(NetworkNamespace):
         wanted = Spec(kind=kind, address=address, port=port, **spec)
         wanted = dataclasses.replace(wanted, timeout=stretched(wanted.timeout))
         command = script("lab.pressure", json.dumps(dataclasses.asdict(wanted)))
-        return Load(self.popen(command, stdout=subprocess.PIPE))
+        process = self.popen(command, stdout=subprocess.PIPE)
+        return Load(process, f"{kind} from {self.name} to {address} port {port}")
 
     def end(self, process: Process) -> None:
         """End one process that was started here."""
