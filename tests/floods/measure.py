@@ -19,7 +19,7 @@ from bpfsvc.devtools.lab.patience import stretched, wait
 from tests.floods.floods import KINDS, Flood, Target
 from tests.floods.sender import Sending
 from tests.incidents.operator import Operator
-from tests.lab.testbed import WEB, Named, Testbed, at, built_testbed, objects
+from tests.lab.testbed import SLICE_PORTS, WEB, Named, Testbed, at, built_testbed, objects
 
 RATE = 20_000
 """Packets a second that a flood offers."""
@@ -54,14 +54,20 @@ class Outcome:
 
 
 class Row(NamedTuple):
-    """A flood and the Service that it is for."""
+    """A flood and the Service that it is for; None: it goes straight to a pod, as its clients do.
+
+    What this costs the machine, it costs without a Service.
+    """
 
     kind: str
-    service: Named
+    service: Named | None
+
+    def __str__(self) -> str:
+        return f"{self.kind}, {self.service.name if self.service else 'straight to a pod'}"
 
 
 ROWS = (
-    *(Row(kind, WEB) for kind in KINDS),
+    *(Row(kind, service) for kind in KINDS for service in (None, WEB)),
     Row("SYN", AFFINE),
     Row("SYN", SINGLE),
     Row("UDP", SINGLE),
@@ -81,9 +87,9 @@ class Scene(NamedTuple):
         return self.operator.testbed
 
     def measure(self, row: Row, family: int, *, seconds: float = SECONDS) -> Outcome:
-        """Flood a NodePort; return when the flood is over and the agent is well again."""
-        testbed, of = self.testbed, WEB if row.service is EMPTY else row.service
-        address, port = testbed.node.address(family), of.node_port
+        """Flood a NodePort or a pod; return when it is over and the agent is well again."""
+        testbed = self.testbed
+        address, port, cluster_address, cluster_port = self._used(row, family)
         with ExitStack() as ending:
             held = [
                 ending.enter_context(connect(testbed.client, address, port)) for _ in range(HELD)
@@ -94,12 +100,15 @@ class Scene(NamedTuple):
             whole = seconds + _BEFORE + 10
             streams = [
                 testbed.client.load("stream", address, port, seconds=whole, interval=0.05),
-                testbed.pod.load("stream", of.vip(family), 80, seconds=whole, interval=0.05),
+                testbed.pod.load(
+                    "stream", cluster_address, cluster_port, seconds=whole, interval=0.05
+                ),
             ]
             for stream in streams:
                 stream.more(20)
             fresh = testbed.client.load("connect", address, port, seconds=_BEFORE).result()
-            target = Target(family, address, row.service.node_port, clients)
+            flooded = row.service.node_port if row.service else port
+            target = Target(family, address, flooded, clients)
             flood = KINDS[row.kind](target)
             sending = self.send(flood, seconds)
             during = testbed.client.load("connect", address, port, seconds=seconds - 1).result()
@@ -110,7 +119,7 @@ class Scene(NamedTuple):
             ok = sum(stream.ok for stream in streams)
         wait(self.is_well, "the agent is healthy, and there is room", 90)
         return Outcome(
-            f"{row.kind}, {row.service.name}",
+            str(row),
             family,
             sent,
             seconds,
@@ -120,6 +129,14 @@ class Scene(NamedTuple):
             lost,
             during.failures,
         )
+
+    def _used(self, row: Row, family: int) -> tuple[str, int, str, int]:
+        """Return to what clients go: address and port from outside, and from a pod."""
+        if row.service is None:
+            address, port = self.testbed.lab.pods[1].address(family), SLICE_PORTS[0]["port"]
+            return address, port, address, port
+        of = WEB if row.service is EMPTY else row.service
+        return self.testbed.node.address(family), of.node_port, of.vip(family), 80
 
     def is_well(self) -> bool:
         """True if the agent is healthy and names no full map."""
@@ -172,4 +189,6 @@ def running_scene() -> Iterator[Scene]:
             *objects(EMPTY, []),
         )
         cluster.start()
+        for pods in testbed.node.pod_cidrs.values():
+            lab.client.route(str(pods), testbed.node)
         yield Scene(Operator(testbed))
