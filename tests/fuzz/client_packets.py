@@ -86,7 +86,9 @@ def _hides_its_client(connection: Connection, results: list[Passage]) -> None:
 def _goes_on(model: Model, connection: Connection, sent: Sent, opens: bool) -> bool:
     """True if a packet is of a connection that was there before."""
     if connection.protocol == TCP and opens and connection.closed and connection.is_certain:
-        return False
+        if not connection.try_again(model.now):
+            return False
+        model.seen["attempts that go on"] += 1
     problem = _problem(model, connection, sent)
     if problem and connection.is_certain:
         raise Different(f"client's packet of {connection}: {problem}")

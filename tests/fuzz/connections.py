@@ -37,6 +37,9 @@ CROWDED_CLOSED, CROWDED_HALF_OPEN = 2, 5
 STREAM = 2 * SECOND
 """A server that goes on for so long has a UDP connection established by itself."""
 
+AGAIN = 2 * SECOND
+"""Within this time a client may repeat a SYN after it has reset what was not established."""
+
 INEXACT = 2 * SECOND
 """How much older than the last packet the noted time may be."""
 
@@ -65,7 +68,8 @@ class Connection:
     """One flow of a client to a frontend.
 
     * ``routed``: the client between the hooks. ``seen``: as the backend sees it.
-    * ``reset``: by a number that ends the connection. ``doubted``: by one that may end it.
+    * ``reset``: by a number that ends the connection; ``given_up``: by the client, before it was
+      established. ``doubted``: by one that may end it.
     * ``port_lost``: another connection has taken the port that the backend saw, or the backend has
       opened one to it, or no port was free. The client's next packet gets another port. In ``seen``
       the port is 0 then.
@@ -85,6 +89,7 @@ class Connection:
     replied: bool = False
     established: bool = False
     reset: bool = False
+    given_up: bool = False
     doubted: bool = False
     port_lost: bool = False
     beside_netfilter: bool = False
@@ -157,8 +162,10 @@ class Connection:
             # Netfilter takes no note of such a packet. Nobody sends one, and it is all the same.
             self.unsure_state = True
         self._follow(sender, segment)
+        was_reset = self.reset
         if segment.flags & RST:
             self._reset(segment, other)
+            self.given_up |= sender == CLIENT and not was_reset and not self.established
             return
         if sender == SERVER:
             self.replied = True
@@ -166,6 +173,20 @@ class Connection:
             self.established = True
             # Its client's acknowledgement shows that a reset before was not genuine.
             self.reset = self.doubted = False
+
+    def try_again(self, now: int) -> bool:
+        """Return whether a SYN goes on with what the client has just given up; then it begins anew.
+
+        A program notes the time of a client's packet exactly to a second.
+        """
+        silent = now - self.peers[CLIENT].last_ns
+        if not self.given_up or self.established or silent >= AGAIN:
+            return False
+        self.unsure |= silent >= AGAIN - SECOND
+        self.reset = self.given_up = False
+        for peer in self.peers:
+            peer.fin, peer.acknowledged = False, None
+        return True
 
     def _begins_again(self, segment: Segment) -> bool:
         if self.protocol == SCTP:

@@ -82,3 +82,38 @@ def test_a_challenge_ack_to_the_syn_arrives_as_from_the_frontend(
     client, vip, backend, _ = tcp_peers.connected(node)
     node.forward(tcp(client, vip))
     assert same(node.forward(tcp(backend, client, "A")), tcp(vip, client, "A"))
+
+
+@KINDS
+def test_a_client_that_resets_what_was_not_answered_tries_the_same_again(
+    node: Node, tcp_peers: Peers, masquerade: bool
+) -> None:
+    """The backend still has a half-open connection by the port: it answers a SYN with an ACK.
+
+    The client resets this, and repeats its SYN. By another port the SYN could meet another
+    half-open connection.
+    """
+    client, vip, backend = tcp_peers.served(node, outside=True, masquerade=masquerade)
+    first = node.forward(tcp(client, vip))
+    seen = tcp_peers.with_port(first.src, first.payload.sport)
+    assert same(node.forward(tcp(backend, seen, "A")), tcp(vip, client, "A"))
+    assert same(node.forward(tcp(client, vip, "R")), tcp(seen, backend, "R"))
+    replace_backend(node, tcp_peers, masquerade)
+    assert same(node.forward(tcp(client, vip)), first)
+    assert same(node.forward(tcp(backend, seen, "SA")), tcp(vip, client, "SA"))
+    assert same(node.forward(tcp(client, vip, "A")), tcp(seen, backend, "A"))
+    assert node.counter("connections_reopened") == 0
+
+
+@KINDS
+def test_a_syn_some_seconds_after_such_a_reset_chooses_a_backend_again(
+    node: Node, tcp_peers: Peers, masquerade: bool
+) -> None:
+    client, vip, backend = tcp_peers.served(node, outside=True, masquerade=masquerade)
+    first = node.forward(tcp(client, vip))
+    seen = tcp_peers.with_port(first.src, first.payload.sport)
+    node.forward(tcp(backend, seen, "A"))
+    node.forward(tcp(client, vip, "R"))
+    replace_backend(node, tcp_peers, masquerade)
+    node.age(3)
+    assert node.forward(tcp(client, vip)).dst == tcp(client, tcp_peers.other_backend).dst

@@ -28,6 +28,20 @@ static inline void state_begin_anew(struct connection *connection)
 	connection->acknowledged = connection->window = 0;
 }
 
+/*
+ * True if a SYN goes on with the attempt that its client has just reset. The backend has not
+ * answered that attempt by SYN and ACK, but by an ACK about a half-open connection of before, by the
+ * same port: the client resets that, and repeats its SYN, at once or after a second. Now the port is
+ * free at this backend. By another port the SYN could meet another such connection.
+ */
+static inline bool attempt_goes_on(const struct connection *connection)
+{
+	return !connection->reply && !connection->established &&
+	       connection->reset == (RESET_CERTAIN | RESET_BY_CLIENT) &&
+	       connection_idle(connection, bpf_ktime_get_coarse_ns()) <
+		       LINGER_SECONDS * NS_PER_SECOND;
+}
+
 /* Reopen both entries of a closed pair, with the same translation. */
 static inline void connection_reopen(const struct flow *flow, struct connection *connection)
 {

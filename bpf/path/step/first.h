@@ -20,6 +20,7 @@
 #include "maps/hardware_addresses.h"
 #include "maps/settings.h"
 #include "path/client.h"
+#include "path/conn/state.h"
 #include "path/fast/direct.h"
 #include "path/first/direct.h"
 #include "path/first/echo.h"
@@ -129,22 +130,27 @@ static inline int conn_new_switched(struct __sk_buff *skb, const struct settings
  * Remove the entries of a connection that a SYN opens anew: the connection is closed, or its
  * backend is in quarantine and has not answered. A SYN from the client opens a new connection:
  * ingress chooses its backend, and at egress the SYN passes as ingress has translated it. A SYN
- * from the backend belongs to no frontend.
+ * from the backend belongs to no frontend. Return the step that goes on.
  */
-static inline void conn_new_clear(struct packet *packet)
+static inline enum step conn_new_clear(struct packet *packet)
 {
 	struct connection *connection = connection_find(&packet->flow);
 	struct counters *counted = counters_get();
 
 	if (!connection || !counted) {
 		untranslated_clear(packet);
-		return;
+		return STEP_FIRST;
+	}
+	if (packet->reuse & REUSE_CLOSED && attempt_goes_on(connection)) {
+		connection_reopen(&packet->flow, connection);
+		return STEP_ESTABLISHED;
 	}
 	counted->connections_reopened += packet->reuse & REUSE_CLOSED;
 	packet->after = connection->after;
 	connection_remove(&packet->flow, connection);
 	if (packet->flow.hook == HOOK_INGRESS)
 		masquerade_remove(&packet->after);
+	return STEP_FIRST;
 }
 
 /*
@@ -193,9 +199,10 @@ static inline int first_packet(struct __sk_buff *skb, const struct settings *set
 		 * Then begin this step anew: otherwise the verifier would follow all of the rest
 		 * once more.
 		 */
-		conn_new_clear(packet);
+		enum step next = conn_new_clear(packet);
+
 		packet->reuse |= REUSE_CLEARED;
-		return tail_call(skb, STEP_FIRST);
+		return tail_call(skb, next);
 	}
 	if (is_for_replaced(settings, packet))
 		tail_call_replaced(skb, packet);
