@@ -278,9 +278,19 @@ static inline struct connection *connection_find(struct flow *flow)
  */
 static inline int connection_take(struct flow *flow, struct connection *connection)
 {
+	int error;
+
 	port_filter_note(flow, connection->reply, !connection->held);
-	return connection->held ? connections.insert(flow, connection) :
-				  new_connections.insert(flow, connection);
+	if (connection->held)
+		return connections.insert(flow, connection);
+	error = new_connections.insert(flow, connection);
+	/*
+	 * A look-up marks the entry as used. Else the kernel takes it for older than all entries that
+	 * have been looked up, and evicts it first: the client's own entry before its answer comes.
+	 */
+	if (!error)
+		new_connections.lookup(flow);
+	return error;
 }
 
 /*

@@ -36,7 +36,7 @@ def _table(outcomes: list[Outcome]) -> str:
     head = (
         f"{RATE:,} packets a second were offered for some seconds each.\n\n"
         "| flood, Service | family | sent/s | exchanges of open connections, lost "
-        "| new ones/s: before, during | failed |\n|---|---|---|---|---|---|\n"
+        "| new ones/s: before, during | SYNs again | failed |\n|---|---|---|---|---|---|---|\n"
     )
     return head + "".join(f"{_line(outcome)}\n" for outcome in outcomes)
 
@@ -46,7 +46,7 @@ def _line(outcome: Outcome) -> str:
         f"| {outcome.name} | IPv{outcome.family} | {outcome.sent / outcome.seconds:,.0f} "
         f"| {outcome.exchanges:,}, {sum(outcome.lost.values())} "
         f"| {outcome.before:,.0f}, {outcome.during:,.0f} ({outcome.kept:.2f}) "
-        f"| {sum(outcome.refused.values())} |"
+        f"| {outcome.repeated} | {sum(outcome.refused.values())} |"
     )
 
 

@@ -35,7 +35,12 @@ _BEFORE = 2.0
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Outcome:
-    """What happened. ``lost``: what went wrong with connections that were open before."""
+    """What happened.
+
+    * ``lost``: what went wrong with connections that were open before.
+    * ``repeated``: SYNs of new connections that were sent again; a SYN without an answer costs a
+      client a second.
+    """
 
     name: str
     family: int
@@ -46,6 +51,7 @@ class Outcome:
     exchanges: int
     lost: dict[str, int]
     refused: dict[str, int]
+    repeated: int
 
     @property
     def kept(self) -> float:
@@ -110,8 +116,10 @@ class Scene(NamedTuple):
             flooded = row.service.node_port if row.service else port
             target = Target(family, address, flooded, clients)
             flood = KINDS[row.kind](target)
+            before = self._repeated()
             sending = self.send(flood, seconds)
             during = testbed.client.load("connect", address, port, seconds=seconds - 1).result()
+            repeated = self._repeated() - before
             sent = int(sending.communicate(timeout=stretched(seconds + 20))[0])
             for stream in streams:
                 stream.more(20)
@@ -128,6 +136,7 @@ class Scene(NamedTuple):
             ok + len(held),
             lost,
             during.failures,
+            repeated,
         )
 
     def _used(self, row: Row, family: int) -> tuple[str, int, str, int]:
@@ -137,6 +146,11 @@ class Scene(NamedTuple):
             return address, port, address, port
         of = WEB if row.service is EMPTY else row.service
         return self.testbed.node.address(family), of.node_port, of.vip(family), 80
+
+    def _repeated(self) -> int:
+        """Return how many SYNs the client's machine has sent again."""
+        shown = self.testbed.client.run(["nstat", "-asz", "TcpExtTCPSynRetrans"]).stdout
+        return int(shown.splitlines()[-1].split()[1])
 
     def is_well(self) -> bool:
         """True if the agent is healthy and names no full map."""
