@@ -120,7 +120,7 @@ class Assembly:
                 thread.start()
 
         settings = NodeSettings(config, planner, node)
-        handler = ChangeHandler(feed.intake, node, settings, syncer, history)
+        handler = ChangeHandler(feed.intake, node, settings, syncer, history, monitor.latest)
         actions = self._actions(node, syncer, netfilter_flows, history, failed, failures)
         return Phases(
             Startup(config, feed, node, settings, syncer, attach),

@@ -40,7 +40,12 @@ class Running:
         self.planner = Planner(cache, ServiceConfig(), max_backends=8)
         intake = ObjectIntake(cache, ParseErrors(), None, health, Observer(), reports)
         settings = NodeSettings(replace(DEFAULTS, node_name="here"), self.planner, self.node)
-        self.handler = ChangeHandler(intake, self.node, settings, self.services, History(None, 0))
+        self.network = Interfaces((), 0, 0)
+        self.handler = ChangeHandler(
+            *(intake, self.node, settings, self.services, History(None, 0)), lambda: self.network
+        )
+        self.handler.handle([self.network], NOW)
+        self.node.reset_mock()
 
     def handle(self, *puts: Any) -> None:
         self.handler.handle([Batch((item,), (), True, ()) for item in puts], NOW)
@@ -61,9 +66,32 @@ def test_a_batch_that_touches_no_service_changes_none() -> None:
 
 def test_a_change_of_interfaces_is_none_of_services() -> None:
     running = Running()
-    running.handler.handle([Interfaces((), 0, 0)], NOW)
-    assert running.node.mock_calls == [call.follow_network(Interfaces((), 0, 0))]
+    running.network = Interfaces((), 1, 0)
+    running.handler.handle([running.network], NOW)
+    assert running.node.mock_calls == [call.follow_network(Interfaces((), 1, 0))]
     running.services.sync.assert_not_called()
+
+
+def test_an_interface_is_followed_before_the_endpoint_behind_it_is_synced() -> None:
+    """The picture with the pod's interface is still on its way to the agent's thread."""
+    running = Running()
+    order = Mock()
+    order.attach_mock(running.node, "node")
+    order.attach_mock(running.services, "services")
+    running.network = Interfaces((), 1, 0)
+    running.handle(service())
+    assert order.mock_calls == [
+        call.node.follow_network(running.network),
+        call.services.sync({WEB}, NOW),
+    ]
+
+
+def test_a_picture_that_is_older_than_the_followed_one_is_not_used() -> None:
+    running = Running()
+    older, running.network = Interfaces((), 1, 0), Interfaces((), 2, 0)
+    running.handle(service())
+    running.handler.handle([older, running.network], NOW)
+    assert running.node.mock_calls == [call.follow_network(running.network)]
 
 
 def test_a_node_object_that_changed_is_used_at_once(caplog: pytest.LogCaptureFixture) -> None:

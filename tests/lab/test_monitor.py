@@ -5,11 +5,13 @@ from __future__ import annotations
 import queue
 import socket
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -19,6 +21,7 @@ from bpfsvc.datapath.netlink.masquerade import Masquerades
 from bpfsvc.datapath.netlink.monitor import Monitor
 from bpfsvc.datapath.netlink.network import NetworkReader, read_network
 from bpfsvc.devtools.lab import sandbox
+from bpfsvc.devtools.lab.patience import wait
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -285,3 +288,53 @@ def test_an_error_that_ends_it_is_reported() -> None:
     finally:
         follower.stop()
         ip("link del new8")
+
+
+@contextmanager
+def starved() -> Iterator[None]:
+    """Have other threads of this process get their turn late."""
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(0.02)
+    busy = threading.Event()
+
+    def compute() -> None:
+        while not busy.is_set():
+            sum(range(1000))
+
+    threads = [threading.Thread(target=compute) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    try:
+        yield
+    finally:
+        busy.set()
+        for thread in threads:
+            thread.join()
+        sys.setswitchinterval(before)
+
+
+def test_the_latest_state_has_what_was_there_when_it_was_asked_for() -> None:
+    """Though the thread that reads it is late."""
+    reported = queue.Queue[Interfaces]()
+    follower = Monitor(reported.put, reported.put)  # type: ignore[arg-type]
+    first = follower.start()
+    try:
+        assert follower.latest() is first
+        with starved():
+            for number in range(5):
+                ip(f"link add late-{number} type veth peer name peer-{number}")
+                assert named(follower.latest(), f"late-{number}")
+    finally:
+        follower.stop()
+
+
+def test_the_latest_state_of_a_monitor_that_has_ended_is_the_last_one() -> None:
+    follower = Monitor(Mock(side_effect=OSError), Mock())
+    first = follower.start()
+    try:
+        ip("link add unseen type veth peer name peer")
+        wait(lambda: not follower.alive, "the thread has ended")
+        assert follower.latest() is not None
+        assert follower.latest() is not first
+    finally:
+        follower.stop()

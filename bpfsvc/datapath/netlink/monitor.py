@@ -26,6 +26,9 @@ from bpfsvc.datapath.netlink.devices import Interfaces
 from bpfsvc.datapath.netlink.network import NetworkReader
 from bpfsvc.datapath.netlink.rtnetlink import DumpInterrupted, IPRSocket, nlmsg, rtnetlink, rtnl
 
+_LONGEST_WAIT = 5.0  # seconds
+_PAUSE = 0.001
+
 _SETTLING = 0.001  # seconds
 """The two ends of a veth are announced one right after the other, and read together."""
 
@@ -98,6 +101,8 @@ class Monitor:
             dict.fromkeys(_OF_INTERFACES | _OF_ROUTES | _IGNORED, _Announcement)
         )
         self._stop = os.eventfd(0)
+        self._reported = threading.Event()
+        self._reported.set()
         self._thread = threading.Thread(target=self._run, name="interfaces", daemon=True)
         self._known: Interfaces
 
@@ -113,6 +118,21 @@ class Monitor:
         with rtnetlink() as netlink:
             self._known = _consistent(NetworkReader(netlink).read)
         self._thread.start()
+        return self._known
+
+    def latest(self) -> Interfaces:
+        """Return a state with all that the kernel has announced until now; wait for it if need be.
+
+        The wait is short, and has an end: then the state is the last that was reported.
+        """
+        announced = select.poll()
+        announced.register(self._socket.fileno(), select.POLLIN)
+        deadline = time.monotonic() + _LONGEST_WAIT
+        # In this order: what was taken from the socket before is reported when the event is set.
+        while announced.poll(0) or not self._reported.is_set():
+            if not self.alive or time.monotonic() > deadline:
+                break
+            time.sleep(_PAUSE)
         return self._known
 
     def stop(self) -> None:
@@ -140,19 +160,24 @@ class Monitor:
         while self._stop not in {ready for ready, _ in waiting.poll()}:
             began = time.monotonic()
             time.sleep(_SETTLING)
+            self._reported.clear()
             announced = self._take_announcements()
-            if not announced:
-                continue
-            now = _consistent(
-                reader.read
-                if announced.everything
-                else partial(reader.read_changed, announced.interfaces)
-            )
-            if now != self._known:
-                self._known = now
-                self._on_change(now)
-            if stopping.poll(1000 * (time.monotonic() - began)):
+            if announced:
+                self._report(reader, announced)
+            self._reported.set()
+            if announced and stopping.poll(1000 * (time.monotonic() - began)):
                 return
+
+    def _report(self, reader: NetworkReader, announced: _Announced) -> None:
+        """Read again what has changed, and report it if it differs."""
+        now = _consistent(
+            reader.read
+            if announced.everything
+            else partial(reader.read_changed, announced.interfaces)
+        )
+        if now != self._known:
+            self._known = now
+            self._on_change(now)
 
     def _take_announcements(self) -> _Announced:
         """Read all that the kernel has announced so far."""
