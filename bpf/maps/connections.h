@@ -335,9 +335,14 @@ static inline void masquerade_pair_remove(struct flow *flow, struct connection *
 	entry_delete(flow);
 }
 
-/* Remove the pair that `flow` belongs to, likewise. */
+/*
+ * Remove the pair that `flow` belongs to, likewise. The entry of the client's packets goes last:
+ * while it is there, none of them opens the connection anew, of which this would then delete an
+ * entry.
+ */
 static inline void connection_remove(struct flow *flow, struct connection *connection)
 {
+	bool reply = connection->reply;
 	struct connection *other;
 	struct flow partner;
 
@@ -346,12 +351,15 @@ static inline void connection_remove(struct flow *flow, struct connection *conne
 	pair_count_release(untranslated_get(), connection->outside >> 1);
 
 	other = partner_find(&partner, flow, connection);
+	load_leave(connection);
+	if (reply)
+		entry_delete(flow);
 	if (other) {
 		load_leave(other);
 		entry_delete(&partner);
 	}
-	load_leave(connection);
-	entry_delete(flow);
+	if (!reply)
+		entry_delete(flow);
 }
 
 /* Remove the masquerade of what leaves as `after`: the next such flow is another connection. */

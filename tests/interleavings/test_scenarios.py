@@ -50,6 +50,19 @@ def test_a_late_packet_is_translated_wrongly_only_if_its_freed_row_is_given_away
     assert not world.explored(scenario, gives_away=False)[0].problem
 
 
+@pytest.mark.slow  # 22,000 and 83,000 states.
+@pytest.mark.parametrize("evictable", [False, True], ids=["held", "where the kernel evicts"])
+def test_a_datagram_at_the_end_of_its_flow_leaves_no_half_of_a_pair(
+    world: World, evictable: bool
+) -> None:
+    """The connection GC removes a pair by two keys; meanwhile a datagram may open it anew."""
+    packets = ("A", "A") if evictable else ("A", "<A")
+    scenario = Scenario(False, evictable, "answered", packets, "sweep", "UDP")
+    result, _ = world.explored(scenario, gives_away=False)
+    assert not result.problem, "\n  ".join([result.problem, *result.schedule])
+    assert result.ends
+
+
 def source_with(text: str, other: str) -> CSource:
     """Return the sources of this checkout with another text in the place of one."""
 
