@@ -11,7 +11,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from bpfsvc.base.map_sizes import Sizes
 from bpfsvc.datapath.loader import shipped
@@ -31,9 +31,22 @@ _NOT_FOR_MUTANTS = tuple(
     for name in ("verifier", "bytecode", "bytecode_cache", "image_build", "migration", "sizes")
 )
 """Tests that compile by themselves, or compare code."""
+_LAB = "tests/lab"
+_LAB_TESTS_OF_TRAFFIC = (
+    *("traffic_", "observe", "connect", "quarantine", "schedul", "spill", "udp_sockets"),
+    *("context", "drops", "endpoint_removal", "explain", "failed"),
+)
+"""With what the names of files begin whose tests are about packets and sockets."""
 _PACKAGE, _PYTHON_TESTS = "bpfsvc.services", "tests/services"
 _FIRST_TESTS = 20
 """Tests of a change in the first stage, with one changed program: it compiles in a few seconds."""
+_LAB_TESTS = 16
+"""Lab tests of a change: each file of them starts a lab of its own."""
+_LOADS = (
+    f"{_TESTS}/test_hairpin.py"
+    "::test_without_the_flag_a_backend_reaches_itself_under_its_own_address[TCP/IPv4]"
+)
+"""The test of changes that no packet test reaches: it fails if the kernel refuses a program."""
 _WITHOUT = 30
 """Tests that are run without a change first: if one fails, nothing can be said."""
 
@@ -98,14 +111,18 @@ def of_c(arguments: argparse.Namespace) -> int:
         print(f"no records in {arguments.coverage}: run make coverage first", file=sys.stderr)
         return 2
     chance = random.Random(arguments.seed)
-    reach = Reach(arguments.coverage, Sources(source.root), _is_packet_test)
+    reach = Reaches(
+        Reach(arguments.coverage, Sources(source.root), _is_packet_test),
+        Reach(arguments.coverage, Sources(source.root), _is_lab_test),
+    )
     every = list(changes(source.root))
     record = Record(arguments.record, every)
     chosen = sample(every, arguments.seed, arguments.count)
     if arguments.only:
         chosen = [change for change in every if is_within(change, arguments.only)]
     answered = record.answers(chosen) if arguments.again else {}
-    rest = [change for change in chosen if answered.get(change, SURVIVED) == SURVIVED]
+    known = dict(explained(answered, every))
+    rest = [change for change in chosen if known.get(change, SURVIVED) == SURVIVED]
     jobs, unreached = _jobs(rest, reach, source, arguments, chance)
     started = time.time()
     answers = _work(jobs, arguments.workers, started + 60 * arguments.minutes)
@@ -128,6 +145,17 @@ def _is_packet_test(name: str) -> bool:
     return name.startswith(_TESTS) and not any(file in name for file in _NOT_FOR_MUTANTS)
 
 
+def _is_lab_test(name: str) -> bool:
+    return name.startswith(tuple(f"{_LAB}/test_{start}" for start in _LAB_TESTS_OF_TRAFFIC))
+
+
+class Reaches(NamedTuple):
+    """What packet tests reach, and what lab tests reach."""
+
+    packets: Reach
+    lab: Reach
+
+
 def is_within(change: Change, places: list[str]) -> bool:
     """Return whether a change is in one of these files, or on one of these lines."""
     return not {change.file, f"{change.file}:{change.line}"}.isdisjoint(places)
@@ -144,7 +172,7 @@ def nodes_of(files: list[str]) -> list[str]:
 
 def _jobs(
     chosen: list[Change],
-    reach: Reach,
+    reaches: Reaches,
     source: CSource,
     arguments: argparse.Namespace,
     chance: random.Random,
@@ -156,15 +184,19 @@ def _jobs(
     unreached: list[Change] = []
     used: dict[str, None] = {}
     added = nodes_of(arguments.add)
+    reach = reaches.packets
     for number, change in enumerate(chosen):
         names = reach.tests(change.file, change.line, arguments.tests, chance)
-        if not names and not added:
+        in_lab = reaches.lab.tests(change.file, change.line, _LAB_TESTS, chance)
+        if not (names or in_lab or added):
             unreached.append(change)
             continue
         used |= dict.fromkeys([*added, *names][:2])
         programs = sorted(reach.programs(change.file, change.line))
+        stages = [(programs, [*added, *names] or [_LOADS])]
         program, its_tests = reach.busiest(change.file, change.line, names)
-        stages = [([program], its_tests[:_FIRST_TESTS]), (programs, [*added, *names])]
+        if its_tests and not added and programs != [program]:
+            stages.insert(0, ([program], its_tests[:_FIRST_TESTS]))
         at = where[change.file, change.line]
         assert lines[at] == change.before, change
         jobs.append(
@@ -172,7 +204,8 @@ def _jobs(
                 "number": number,
                 "at": at,
                 "after": change.after,
-                "stages": stages[bool(added) or programs == [program] :],
+                "stages": stages,
+                "lab": in_lab,
             }
         )
     nothing = {
@@ -180,6 +213,7 @@ def _jobs(
         "at": 0,
         "after": lines[0],
         "stages": [([], list(used)[:_WITHOUT])],
+        "lab": [],
     }
     return [nothing, *jobs], unreached
 
@@ -204,7 +238,9 @@ def _work(jobs: list[dict[str, Any]], workers: int, until: float) -> dict[int, d
         directory = Path(name)
         shipped.ship(directory / "compiled")
         plugins = ["-p", "bpfsvc.devtools.lab.pytest_plugin", "-p", "tests.mutants.plugin"]
-        return _run(directory, list(map(json.dumps, jobs)), workers, until, [*plugins, _TESTS])
+        return _run(
+            directory, list(map(json.dumps, jobs)), workers, until, [*plugins, _TESTS, _LAB]
+        )
 
 
 def _run(

@@ -14,11 +14,13 @@ from typing import Any
 import pytest
 from _pytest.runner import runtestprotocol
 
-_LONGEST = 150.0
-"""Seconds that a change may take; then a test waits for what does not come."""
+LONGEST = 150.0
+"""Seconds that packet tests of a change may take; then a test waits for what does not come."""
+LONGEST_IN_LAB = 300.0
+"""Seconds that lab tests of a change may take."""
 
 
-def in_child(work: Callable[[], dict[str, Any]], longest: float = _LONGEST) -> dict[str, Any]:
+def in_child(work: Callable[[], dict[str, Any]], longest: float = LONGEST) -> dict[str, Any]:
     """Return what ``work`` returns in a process of its own, and the seconds that it took."""
     started = time.monotonic()
     reader, writer = os.pipe()
@@ -47,12 +49,22 @@ def in_child(work: Callable[[], dict[str, Any]], longest: float = _LONGEST) -> d
     return {**answer, "seconds": round(time.monotonic() - started, 1)}
 
 
-def run_until_failure(tests: list[pytest.Item]) -> dict[str, Any]:
-    """Run tests until one fails."""
+def run_until_failure(tests: list[pytest.Item], *, twice: bool = False) -> dict[str, Any]:
+    """Run tests until one fails. ``twice``: until one fails two times."""
     for test, following in zip_longest(tests, tests[1:]):
-        for report in runtestprotocol(test, log=False, nextitem=following):
-            if report.failed and "refuses the program" in report.longreprtext:
-                return {"state": "refused"}
-            if report.failed:
-                return {"state": "killed", "by": test.nodeid}
+        error = _error(test, following)
+        if error and "refuses the program" in error:
+            return {"state": "refused"}
+        if error and twice:
+            test.session._setupstate.teardown_exact(None)
+            error = _error(test, None)
+        if error:
+            return {"state": "killed", "by": test.nodeid}
     return {"state": "survived"}
+
+
+def _error(test: pytest.Item, following: pytest.Item | None) -> str:
+    """Run a test; return how it failed, or nothing."""
+    reports = runtestprotocol(test, log=False, nextitem=following)
+    failed = [report.longreprtext for report in reports if report.failed]
+    return (failed[0] or "?") if failed else ""

@@ -1,9 +1,10 @@
 """``pytest -p tests.mutants.plugin``: for each change, run the tests that reach it.
 
-The process collects the tests once. A change has one or two stages: first a single changed program
-and a few tests, which most changes do not survive; then all programs that have the line. For each
-stage a child compiles the changed programs, enters a sandbox of its own, and runs tests until one
-fails. What the child has done ends with the child.
+The process collects the tests once. A change has one or two stages of packet tests: first a single
+changed program and a few tests, which most changes do not survive; then all programs that have the
+line. A stage of lab tests follows: agents load the changed programs from a file, as they load what
+came with an image. For each stage a child compiles the changed programs, enters a sandbox of its
+own, and runs tests until one fails. What the child has done ends with the child.
 """
 
 from __future__ import annotations
@@ -11,8 +12,10 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import tempfile
 import time
 import warnings
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -29,12 +32,15 @@ from bpfsvc.datapath.loader.compiler_process import compile_source
 from bpfsvc.datapath.loader.source import CSource, load
 from bpfsvc.devtools.lab import sandbox
 from tests.mutants.build import compile_programs
-from tests.mutants.child import in_child, run_until_failure
+from tests.mutants.child import LONGEST, LONGEST_IN_LAB, in_child, run_until_failure
 
 JOBS, RESULTS = "BPFSVC_MUTANTS_JOBS", "BPFSVC_MUTANTS_RESULTS"
 """Variables with the names of the files with changes to try, and of what became of them."""
 UNTIL = "BPFSVC_MUTANTS_UNTIL"
 """The variable with the time after which no other change is tried."""
+
+Runner = Callable[[list[Program], list[pytest.Item]], dict[str, Any]]
+"""Runs tests with programs in place of the usual ones."""
 
 
 def pytest_runtestloop(session: pytest.Session) -> bool:
@@ -51,17 +57,30 @@ def pytest_runtestloop(session: pytest.Session) -> bool:
             if time.time() > deadline:
                 break
             job = json.loads(line)
-            for programs, names in job["stages"]:
+            for (programs, names), run, longest in _stages(job, base):
                 tests = [items[name] for name in names if name in items]
                 known = unchanged.get(" ".join(programs), "")
                 change = _Change(job["at"], job["after"], set(programs))
-                answer = in_child(partial(_try, change, tests, source, base, known))
+                work = partial(_try, change, tests, source, base, known, run)
+                answer = in_child(work, longest)
                 unchanged[" ".join(programs)] = answer.pop("unchanged", known)
                 if answer["state"] not in ("survived", "same code"):
                     break
             results.write(json.dumps({**answer, "number": job["number"]}) + "\n")
             results.flush()
     return True
+
+
+Stage = tuple[list[str], list[str]]
+"""Programs to compile, and names of tests."""
+
+
+def _stages(job: dict[str, Any], base: Bytecode) -> Iterator[tuple[Stage, Runner, float]]:
+    """Yield the stages of a change, each with what runs its tests, and its longest time."""
+    for stage in job["stages"]:
+        yield stage, partial(_run, base.layout.digest), LONGEST
+    if job["lab"]:
+        yield (job["stages"][-1][0], job["lab"]), partial(_run_in_lab, base), LONGEST_IN_LAB
 
 
 class _Change(NamedTuple):
@@ -78,6 +97,7 @@ def _try(
     source: CSource,
     base: Bytecode,
     unchanged: str,
+    run: Runner,
 ) -> dict[str, Any]:
     """Return what became of a change.
 
@@ -96,18 +116,37 @@ def _try(
             unchanged = _digest(compile_programs(source, source.text, base, change.programs))
     if change.programs and _digest(made) == unchanged:
         return {"state": "same code", "unchanged": unchanged}
-    return {**_run(made, base.layout.digest, tests), "unchanged": unchanged}
+    return {**run(made, tests), "unchanged": unchanged}
 
 
 def _digest(programs: list[Program]) -> str:
     return hashlib.sha256(repr(programs).encode()).hexdigest()
 
 
-def _run(made: list[Program], digest: str, tests: list[pytest.Item]) -> dict[str, Any]:
-    """Run tests with other programs, until one fails."""
+def _run(digest: str, made: list[Program], tests: list[pytest.Item]) -> dict[str, Any]:
+    """Run packet tests with other programs, until one fails."""
     _use({program.name: program for program in made}, digest)
     sandbox._move_in(sandbox._private_mounts())
     return run_until_failure(tests)
+
+
+def _run_in_lab(base: Bytecode, made: list[Program], tests: list[pytest.Item]) -> dict[str, Any]:
+    """Run lab tests whose agents load other programs, until one fails twice.
+
+    A lab test depends on time: a single failure may have another cause. An agent removes the file
+    if the kernel refuses a program of it.
+    """
+    changed = {program.name: program for program in made}
+    programs = tuple(changed.get(program.name, program) for program in base.programs)
+    content = replace(base, programs=programs).encode()
+    with tempfile.TemporaryDirectory(prefix="bpfsvc-mutant-") as name:
+        file = Path(name) / f"{base.layout.digest}.bytecode"
+        file.write_bytes(content)
+        sandbox._move_in(sandbox._private_mounts())
+        sandbox.COMPILED = file.parent
+        answer = run_until_failure(tests, twice=True)
+        is_used = file.exists() and file.read_bytes() == content
+    return answer if is_used else {"state": "refused"}
 
 
 def _use(changed: dict[str, Program], digest: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain, zip_longest
@@ -14,6 +15,13 @@ from tests.branches.recorder import PLACES
 
 _ENOUGH = 1000
 """So many tests of an outcome are looked at."""
+_DEPTH = 4
+"""How many calls lead from a branch to a function without a branch, at most."""
+
+_CALL = re.compile(r"\b(\w+)\(")
+
+Place = tuple[str, int]
+"""A file, and a line in it."""
 
 
 class Reach:
@@ -25,6 +33,7 @@ class Reach:
         """``is_used``: which tests may be named."""
         places = json.loads((directory / PLACES).read_text())
         self._sources = sources
+        self._calls = _calls(sources.root)
         self._programs: dict[tuple[str, str], set[str]] = defaultdict(set)
         self._of_file: dict[str, set[str]] = defaultdict(set)
         self._all = set(places)
@@ -51,9 +60,29 @@ class Reach:
     def _function(self, file: str, line: int) -> str:
         return self._sources.function_at(file, line)
 
+    def _places(self, file: str, line: int, depth: int = _DEPTH) -> list[Place]:
+        """Return where the nearest branches are: a line, or the calls of its function.
+
+        The compiler puts a function without a branch into those that call it.
+        """
+        function = self._function(file, line)
+        if (file, function) in self._marks:
+            return [(file, line)]
+        calls = self._calls[function] if depth else []
+        return list(
+            dict.fromkeys(chain.from_iterable(self._places(*call, depth - 1) for call in calls))
+        )
+
     def programs(self, file: str, line: int) -> set[str]:
-        """Return the programs that may have a line: those with a branch of its function."""
-        here = self._programs.get((file, self._function(file, line)))
+        """Return the programs that may have a line: those with a branch of its function.
+
+        If its function has no branch, those with a branch of a function that calls it.
+        """
+        here = {
+            program
+            for place in self._places(file, line)
+            for program in self._programs[place[0], self._function(*place)]
+        }
         return here or self._of_file.get(file) or self._all
 
     def tests(self, file: str, line: int, wanted: int, chance: random.Random) -> list[str]:
@@ -63,6 +92,11 @@ class Reach:
         compiler may decide the condition of a line at another one. Few tests take a rare outcome,
         and they are those that see what comes after it.
         """
+        places = self._places(file, line)
+        of_places = [self._tests_at(*place, wanted, chance) for place in places]
+        return list(_in_turn(of_places))[:wanted]
+
+    def _tests_at(self, file: str, line: int, wanted: int, chance: random.Random) -> list[str]:
         marks = self._marks.get((file, self._function(file, line)), {})
         tests: dict[str, None] = {}
         for number in sorted(marks, key=lambda number: abs(number - line)):
@@ -72,7 +106,7 @@ class Reach:
                 if mark in self._tests
             ]
             outcomes.sort(key=len)
-            tests |= dict.fromkeys(filter(None, chain.from_iterable(zip_longest(*outcomes))))
+            tests |= _in_turn(outcomes)
             if len(tests) >= wanted:
                 break
         return list(tests)[:wanted]
@@ -90,6 +124,10 @@ class Reach:
 
         If no test has seen these marks: all marks of the function.
         """
+        places = self._places(file, line)
+        return set().union(*(self._nearest_at(*place) for place in places))
+
+    def _nearest_at(self, file: str, line: int) -> set[int]:
         marks = self._marks.get((file, self._function(file, line)), {})
         lines = [number for number in marks if number <= line] or list(marks)
         if not lines:
@@ -98,6 +136,21 @@ class Reach:
         if any(mark in self._tests for mark in nearest):
             return nearest
         return {mark for of_line in marks.values() for mark in of_line}
+
+
+def _calls(root: Path) -> dict[str, list[Place]]:
+    """Return the lines within functions that call a function, by its name."""
+    calls: dict[str, list[Place]] = defaultdict(list)
+    for path in sorted((*root.rglob("*.c"), *root.rglob("*.h"))):
+        for number, line in enumerate(path.read_text().splitlines(), 1):
+            for name in set(_CALL.findall(line)) if line.startswith("\t") else ():
+                calls[name].append((str(path.relative_to(root)), number))
+    return calls
+
+
+def _in_turn(groups: Iterable[Iterable[str]]) -> dict[str, None]:
+    """Return the first of each group, then the second of each, and so on; each once."""
+    return dict.fromkeys(filter(None, chain.from_iterable(zip_longest(*groups))))
 
 
 def _some(tests: Sequence[str], chance: random.Random) -> Sequence[str]:

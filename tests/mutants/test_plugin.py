@@ -35,6 +35,7 @@ def tried(tmp_path: Path, line: int, jobs: list[Job]) -> list[dict[str, Any]]:
                     "at": line,
                     "after": after,
                     "stages": [(programs, tests) for programs in stages],
+                    "lab": [],
                 }
             )
             + "\n"
