@@ -85,6 +85,9 @@ class UdpCleanup(Follower):
         """Take over the endpoints and Services that an earlier agent left in the kernel."""
         self._restored = frozenset(self._entries.serving())
         self._unseen = set(self._planner.applied_state.keys())
+        if self._with_sockets:
+            # The first of two looks: else agents that do not live long would forget no socket.
+            self._sockets.forget_closed()
 
     def follow(self, summaries: Summaries) -> None:
         """Update some Services, and the Services that took frontends over from them.
