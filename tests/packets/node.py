@@ -62,8 +62,8 @@ SIZES = Sizes(
 HOOKS = {"ingress": 1, "egress": 2}
 """As bpf/lib/flow.h numbers them."""
 
-COLLECT_HEADER = struct.Struct("=14xBBBB6x")
-"""``struct gc_request``: number of flows, force, crowded, early ports."""
+COLLECT_HEADER = struct.Struct("=14xBBBBBB4x")
+"""``struct gc_request``: number of flows, force, crowded, early ports, note, source."""
 
 
 class Node:
@@ -396,9 +396,14 @@ class Node:
         force: bool = False,
         crowded: bool = False,
         early_ports: bool = False,
+        note: bool = False,
+        source: int = 0,
     ) -> int:
-        """Propose flows for removal; return how many had ended."""
-        request = COLLECT_HEADER.pack(len(flows), force, crowded, early_ports)
+        """Propose flows for removal; return how many had ended.
+
+        ``note``: have the filter know their ports instead; ``source``: take them from a queue.
+        """
+        request = COLLECT_HEADER.pack(len(flows), force, crowded, early_ports, note, source)
         request += b"".join(flows)
         return syscall.program_test_run(self.pinned.program("gc"), request)[0]
 

@@ -111,7 +111,7 @@ def test_what_is_shorter_than_a_header_is_no_request(node: Node) -> None:
 def test_a_collection_that_is_cut_off_takes_whole_flows(node: Node) -> None:
     flow = established(node, TCP_PEERS[0])
     node.age(7)
-    request = COLLECT_HEADER.pack(1, True, False, False) + flow
+    request = COLLECT_HEADER.pack(1, True, False, False, False, 0) + flow
     fd = node.pinned.program("gc")
     assert syscall.program_test_run(fd, request[:-1])[0] == 0
     assert syscall.program_test_run(fd, request)[0] == 1

@@ -32,3 +32,16 @@ def test_a_node_port_at_another_loopback_address(node: Node, state: str) -> None
         "NODEPORTS_OPEN_LOOPBACK": ["dnat", "dnat"],
     }
     assert verdicts == expected[state]
+
+
+def test_a_frontend_at_the_loopback_address_is_found_by_another_one(node: Node) -> None:
+    """It is that of 127.0.0.1, and not that of all addresses of the node."""
+    peers = TCP_PEERS[0]
+    peers.service(node, [peers.backend], frontends=["127.0.0.1:80"])
+    layout = node.pinned.layout
+    open_loopback = {"nodeports": layout.constant("NODEPORTS_OPEN_LOOPBACK")}
+    entry = layout.maps["node_addresses"].value.pack(open_loopback)
+    node.pinned.map("node_addresses").update(pack("127.0.0.1"), entry)
+    for address in ("127.0.0.1", "127.1.2.3"):
+        asked = question("node", peers.node_address, "TCP", address, 80)
+        assert decide(node.pinned, asked, node.interface).verdict == "dnat", address

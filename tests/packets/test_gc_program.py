@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from tests.packets import queues
 from tests.packets.node import Node
 from tests.packets.packet import same, tcp
 from tests.packets.peers import Peers, address_of
@@ -193,6 +194,37 @@ def test_a_masquerade_port_is_given_back_early_when_there_is_little_room(
     node.age(8)
     assert node.collect(around_the_wire) == 0
     assert node.collect(around_the_wire, **{why: True}) == 1
+
+
+@pytest.mark.parametrize(
+    ("why", "left"), [((), 1), (("crowded",), 0), (("early_ports",), 0)], ids=str
+)
+def test_a_flow_that_waits_for_its_port_is_taken_early_when_there_is_little_room(
+    node: Node, tcp_peers: Peers, why: tuple[str, ...], left: int
+) -> None:
+    """From the queue of those that wait."""
+    _, around_the_wire = closed_masquerade(node, tcp_peers)
+    queue = node.pinned.map(queues.TIME_WAIT)
+    node.age(9)
+    queues.take_all(queue)
+    queues.put(queue, around_the_wire, 9)
+    source = node.pinned.layout.constant("GC_TIME_WAIT")
+    node.collect(source=source, **dict.fromkeys(why, True))
+    assert len(queues.take_all(queue)) == left
+
+
+def test_a_port_that_is_noted_does_not_say_that_connections_are_elsewhere(
+    node: Node, tcp_peers: Peers
+) -> None:
+    node.collect(
+        node.flow("ingress", tcp_peers.opening(tcp_peers.client, tcp_peers.vip)), note=True
+    )
+    record = node.pinned.layout.maps["port_filters"].value
+    overflowed = [
+        record.unpack(raw)["overflowed"] for _, raw in node.pinned.map("port_filters").items()
+    ]
+    assert len(node.filtered()) == 1
+    assert not any(overflowed)
 
 
 def test_a_masquerade_port_is_given_back_early_after_a_reset(node: Node, tcp_peers: Peers) -> None:

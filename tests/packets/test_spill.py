@@ -150,6 +150,22 @@ def test_the_far_endpoints_count_as_soon_as_they_have_connections(
     assert loaded.open(2001) == 2
 
 
+def test_what_an_address_keeps_among_the_near_endpoints_is_apart_from_what_it_keeps_of_all(
+    node: Node, tcp_peers: Peers
+) -> None:
+    loaded = spilling(node, tcp_peers, "lblc")
+    layout, table = node.pinned.layout, node.pinned.map("localities")
+    key, value = layout.maps["localities"].key, layout.maps["localities"].value
+    kept = []
+    for port, near in ((2000, 0), (2001, 9)):
+        loaded.put([(near, 0), (near, 0), *[(0, 0)] * 4])
+        assert loaded.open(port) is not None
+        rows = [(key.unpack(one), value.unpack(two)) for one, two in table.items()]
+        kept.append({int(one["local"]) for one, two in rows if two["last"]})
+    near, every = layout.constant("AMONG_NEAR"), layout.constant("AMONG_ALL")
+    assert kept == [{near}, {near, every}]
+
+
 def test_inactive_connections_of_tcp_do_not_count(node: Node, tcp_peers: Peers) -> None:
     loaded = spilling(node, tcp_peers, "lc")
     loaded.put([(1, 90), (1, 90), *[(1, 0)] * 4])

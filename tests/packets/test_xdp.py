@@ -380,3 +380,43 @@ def test_a_frontend_may_be_an_address_of_the_node(xdp_uplink: Uplink, peers: Pee
         packet = peers.data(source, to)
         assert bytes(xdp_uplink.sends(packet).payload) == xdp_uplink.by_tc(packet)
     assert address_of(seen) == peers.node_address
+
+
+def test_a_packet_within_a_second_of_another_one_is_not_noted(
+    xdp_uplink: Uplink, peers: Peers
+) -> None:
+    """The time of an entry is exact to a second, and CPUs share it."""
+    connected(xdp_uplink, peers)
+    xdp_uplink.node.age(0.1)
+    before = seen_at(xdp_uplink.node)
+    xdp_uplink.sends(peers.data(peers.external, peers.vip))
+    assert seen_at(xdp_uplink.node) == before
+
+
+def seen_at(node: Node) -> list[int]:
+    """Return when each connection entry was seen last."""
+    record = node.pinned.layout.maps["connections"].value
+    return sorted(
+        int(record.unpack(raw)["seen"]) for _, raw in node.pinned.map("connections").items()
+    )
+
+
+def test_a_packet_takes_the_route_of_its_traffic_class(xdp_uplink: Uplink) -> None:
+    """Of IPv4, where a route may be for one class only."""
+    peers = TCP_PEERS[0]
+    connected(xdp_uplink, peers)
+    packet = peers.data(peers.external, peers.vip)
+    network = ipaddress.ip_interface(f"{address_of(peers.backend)}/24").network
+    far = xdp_uplink.far
+    far.namespace.netlink.route(
+        "replace",
+        dst=str(network),
+        oif=far.index,
+        gateway="192.168.51.13",
+        flags=["onlink"],
+        tos=0x10,
+        family=socket.AF_INET,
+    )
+    xdp_uplink.sends(packet)
+    packet.tos = 0x10
+    assert xdp_uplink.sends(packet, REDIRECT).dst == OTHER
