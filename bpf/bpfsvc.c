@@ -21,8 +21,9 @@
  *	UNTRANSLATED	OPEN				headers, after, first,	forward.hop
  *							forward
  *	ATTEMPT		hooks, PARSE_SLOW		headers			reuse
- *	ESTABLISHED	hooks, PARSE_SLOW, ATTEMPT,	headers			after, forward.via
- *			OPEN, UNTRANSLATED, MASQUERADE
+ *	ESTABLISHED	hooks, PARSE_SLOW, FIRST,	headers			after, forward.via
+ *			ATTEMPT, OPEN,
+ *			UNTRANSLATED, MASQUERADE
  *	MASQUERADE	ESTABLISHED, FIRST, itself	headers, search		search, forward
  *	FAST_PATH	OPEN, ESTABLISHED		headers, after, forward	after, forward
  *	REWRITE		hooks, PARSE_SLOW, OPEN,	headers, after,		forward

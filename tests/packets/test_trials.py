@@ -24,6 +24,10 @@ FAILED, WORKED = Outcome(1, 0), Outcome(0, 1)
 SECOND = 1_000_000_000
 
 
+_NEW_ATTEMPT = 3
+"""Seconds after a reset by the client: its next SYN does not go on with the attempt before."""
+
+
 class Tried:
     """A Service of one backend that is well, and others that are in quarantine or on trial."""
 
@@ -267,6 +271,7 @@ def test_a_client_with_affinity_to_another_backend_stays_there(plain: Tried) -> 
     plain.program([plain.well], plain.sick[0], trials=1, affinity=60)
     plain.shown.set({plain.counters(): None})
     plain.send("R", 0)
+    plain.node.age(_NEW_ATTEMPT)
     assert plain.open(0) == plain.well
     assert plain.open(1) == plain.sick[0]
 
@@ -279,6 +284,7 @@ def test_a_client_with_affinity_to_the_backend_on_trial_gets_another_one_but_onc
     plain.program([plain.well], plain.sick[0], trials=1, affinity=60)
     plain.shown.set({plain.counters(): None})
     plain.send("R", 0)
+    plain.node.age(_NEW_ATTEMPT)
     assert plain.open(0) == plain.sick[0]
     plain.answer("RA")
     assert plain.open(0) == plain.well
