@@ -186,11 +186,16 @@ def _jobs(
     where = _lines_of(lines)
     jobs: list[dict[str, Any]] = []
     unreached: list[Change] = []
-    added = nodes_of(arguments.add)
+    every_added = nodes_of(arguments.add)
+    added_in_lab = [name for name in every_added if name.startswith(_LAB)]
+    added = [name for name in every_added if name not in added_in_lab]
     reach = reaches.packets
     for number, change in enumerate(chosen):
         names = reach.tests(change.file, change.line, arguments.tests, chance)
-        in_lab = reaches.lab.tests(change.file, change.line, _LAB_TESTS, chance)
+        in_lab = [
+            *added_in_lab,
+            *reaches.lab.tests(change.file, change.line, _LAB_TESTS, chance),
+        ]
         if not (names or in_lab or added):
             unreached.append(change)
             continue
