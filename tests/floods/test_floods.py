@@ -8,6 +8,7 @@ import pytest
 
 from bpfsvc.devtools.lab import sandbox
 from tests.floods.measure import RATE, ROWS, Row, Scene, running_scene
+from tests.lab.testbed import WEB
 
 pytestmark = pytest.mark.slow
 
@@ -37,6 +38,7 @@ def test_open_connections_lose_nothing(scene: Scene, row: Row, family: int) -> N
     assert not outcome.lost
     assert outcome.during > 0
     assert not outcome.refused
-    if row.kind == "UDP":
-        # In a flood of SYNs a backend may remember another connection by the port.
+    if row == Row("UDP", WEB):
+        # In a flood of SYNs a backend may remember another connection by the port; a single backend
+        # soon has no port left.
         assert outcome.repeated <= 1, "new connections waited for a second SYN"
