@@ -39,7 +39,6 @@ class ChangeHandler:
         self._syncer = syncer
         self._history = history
         self._interfaces = interfaces
-        self._followed: Interfaces | None = None
 
     def handle(self, events: Sequence[Event], now: float) -> None:
         """Handle events in their order; the Services that they touch are synced once, at ``now``.
@@ -65,6 +64,5 @@ class ChangeHandler:
 
     def _follow_interfaces(self) -> None:
         network = self._interfaces()
-        if network is not self._followed:
-            self._followed = network
+        if network is not self._node.network:
             self._node.follow_network(network)

@@ -41,6 +41,9 @@ class Running:
         intake = ObjectIntake(cache, ParseErrors(), None, health, Observer(), reports)
         settings = NodeSettings(replace(DEFAULTS, node_name="here"), self.planner, self.node)
         self.network = Interfaces((), 0, 0)
+        self.node.follow_network.side_effect = lambda network: setattr(
+            self.node, "network", network
+        )
         self.handler = ChangeHandler(
             *(intake, self.node, settings, self.services, History(None, 0)), lambda: self.network
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import queue
 import socket
 import subprocess
@@ -21,7 +22,7 @@ from bpfsvc.datapath.netlink.masquerade import Masquerades
 from bpfsvc.datapath.netlink.monitor import Monitor
 from bpfsvc.datapath.netlink.network import NetworkReader, read_network
 from bpfsvc.devtools.lab import sandbox
-from bpfsvc.devtools.lab.patience import wait
+from bpfsvc.devtools.lab.patience import stretched, wait
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -326,6 +327,28 @@ def test_the_latest_state_has_what_was_there_when_it_was_asked_for() -> None:
                 assert named(follower.latest(), f"late-{number}")
     finally:
         follower.stop()
+
+
+def test_the_latest_state_does_not_wait_for_an_end_of_announcements(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Routes of a large network change all the time: there is always something to read."""
+    monkeypatch.setattr("bpfsvc.datapath.netlink.monitor._LONGEST_WAIT", float("inf"))
+    follower, endless = Monitor(Mock(), Mock()), os.eventfd(1)
+    follower.start()
+    real = follower._socket
+    readable = Mock(fileno=lambda: endless, get=real.get, close=real.close)
+    monkeypatch.setattr(follower, "_socket", readable)
+    asked = threading.Thread(target=follower.latest)
+    try:
+        asked.start()
+        ip("link add more type veth peer name still-more")
+        asked.join(stretched(10))
+        assert not asked.is_alive()
+    finally:
+        follower.stop()
+        asked.join()
+        os.close(endless)
 
 
 def test_the_latest_state_of_a_monitor_that_has_ended_is_the_last_one() -> None:

@@ -54,14 +54,15 @@ class NodeSync:
         self._fast_path = FastPath(installation, self._maps, metrics, reports)
         self._pins = PinWatch(installation, metrics, reports)
         self._masqueraded = MasqueradedFlows(installation.pinned)
-        self._network: Interfaces | None = None
+        self.network: Interfaces | None = None
+        """The picture of the interfaces that was followed last."""
         self._chosen: tuple[Device, ...] = ()
         self._choice_fault = ""
 
     @property
     def is_following(self) -> bool:
         """True once the interfaces are known."""
-        return self._network is not None
+        return self.network is not None
 
     @property
     def is_fresh(self) -> bool:
@@ -120,7 +121,7 @@ class NodeSync:
     def follow_network(self, network: Interfaces) -> None:
         """Follow ``network`` with maps and attachments, and report missing attachments."""
         self._pins.check()
-        self._network = network
+        self.network = network
         try:
             self._write(network)
             self._reports.clear_problem("node")
@@ -135,8 +136,8 @@ class NodeSync:
 
     def refresh(self) -> None:
         """Write again what follows from the interfaces, if they are known."""
-        if self._network is not None:
-            self.follow_network(self._network)
+        if self.network is not None:
+            self.follow_network(self.network)
 
     def _write(self, network: Interfaces) -> None:
         self._chosen = devices_to_attach(network.devices, self._devices)
@@ -171,16 +172,16 @@ class NodeSync:
     def check_attachments(self) -> None:
         """Attach again what another program removed; nothing announces that."""
         self._pins.check()
-        if self._network is None or self._pins.is_broken:
+        if self.network is None or self._pins.is_broken:
             return
         self._fast_path.check_devices()
         if lost := self._attachments.check():
             _log.warning("programs were removed from %s; attaching them again", ", ".join(lost))
             self._metrics.interfaces_lost(len(lost))
-            self.follow_network(self._network)
+            self.follow_network(self.network)
         elif allowed := self._attachments.retry(self._chosen):
             _log.info("attached to %s, which the kernel refused before", ", ".join(allowed))
-            self.follow_network(self._network)
+            self.follow_network(self.network)
         else:
             self._attachments.report()
 

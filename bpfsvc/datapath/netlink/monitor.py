@@ -27,7 +27,8 @@ from bpfsvc.datapath.netlink.network import NetworkReader
 from bpfsvc.datapath.netlink.rtnetlink import DumpInterrupted, IPRSocket, nlmsg, rtnetlink, rtnl
 
 _LONGEST_WAIT = 5.0  # seconds
-_PAUSE = 0.001
+"""For a thread that is late, or has stopped."""
+_PAUSE = 0.001  # seconds
 
 _SETTLING = 0.001  # seconds
 """The two ends of a veth are announced one right after the other, and read together."""
@@ -101,8 +102,8 @@ class Monitor:
             dict.fromkeys(_OF_INTERFACES | _OF_ROUTES | _IGNORED, _Announcement)
         )
         self._stop = os.eventfd(0)
-        self._reported = threading.Event()
-        self._reported.set()
+        # Rounds of reading that have begun, and that have ended: it is idle when both are the same.
+        self._begun = self._ended = 0
         self._thread = threading.Thread(target=self._run, name="interfaces", daemon=True)
         self._known: Interfaces
 
@@ -123,13 +124,16 @@ class Monitor:
     def latest(self) -> Interfaces:
         """Return a state with all that the kernel has announced until now; wait for it if need be.
 
-        The wait is short, and has an end: then the state is the last that was reported.
+        The wait is short, and has an end: then the state is the last that was reported. It does not
+        depend on what is announced meanwhile: routes may change all the time.
         """
+        asked = self._begun
         announced = select.poll()
         announced.register(self._socket.fileno(), select.POLLIN)
         deadline = time.monotonic() + _LONGEST_WAIT
-        # In this order: what was taken from the socket before is reported when the event is set.
-        while announced.poll(0) or not self._reported.is_set():
+        # A round that began later has taken all that was announced before. And in this order: what
+        # was taken from the socket, so that it is empty, is reported when no round is on its way.
+        while self._ended <= asked and (announced.poll(0) or self._ended != self._begun):
             if not self.alive or time.monotonic() > deadline:
                 break
             time.sleep(_PAUSE)
@@ -160,11 +164,11 @@ class Monitor:
         while self._stop not in {ready for ready, _ in waiting.poll()}:
             began = time.monotonic()
             time.sleep(_SETTLING)
-            self._reported.clear()
+            self._begun += 1
             announced = self._take_announcements()
             if announced:
                 self._report(reader, announced)
-            self._reported.set()
+            self._ended = self._begun
             if announced and stopping.poll(1000 * (time.monotonic() - began)):
                 return
 
