@@ -26,9 +26,8 @@ def scene() -> Iterator[Scene]:
 @pytest.mark.parametrize(
     ("row", "family"),
     [
-        pytest.param(row, FAMILIES[at % 2], id=f"{row.kind}-{row.service.name}")
+        pytest.param(row, FAMILIES[at % 2], id=str(row))
         for at, row in enumerate(row for row in ROWS if row.service)
-        if row.service
     ],
 )
 def test_open_connections_lose_nothing(scene: Scene, row: Row, family: int) -> None:

@@ -67,9 +67,7 @@ def explore(
         is_complete = not ahead.learn() and not more
         if explored.problem or is_complete:
             return explored
-        if more:
-            # An actor waits at other places now.
-            machine.visible |= more
+        machine.visible |= more
 
 
 class Ahead:
@@ -196,7 +194,7 @@ class _Search:
         return new
 
     def _step(self, at: int, shared: Shared, actors: tuple[Actor, ...], number: int) -> _Step:
-        """Let an actor do a step."""
+        """Return a step of an actor."""
         machine = self._machine
         then, actor = shared.copy(), actors[number].copy()
         machine.accesses = []

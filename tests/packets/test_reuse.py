@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from scapy.packet import Packet
 
 from tests.packets.endings import ENDINGS, end
 from tests.packets.node import Node
@@ -84,6 +85,20 @@ def test_a_challenge_ack_to_the_syn_arrives_as_from_the_frontend(
     assert same(node.forward(tcp(backend, client, "A")), tcp(vip, client, "A"))
 
 
+def give_up(node: Node, peers: Peers, *, masquerade: bool) -> tuple[Packet, str]:
+    """Have a client reset what its backend has not answered, and the Service another backend.
+
+    Return the client's first packet as it has left, and its address as the backend sees it.
+    """
+    client, vip, backend = peers.served(node, outside=True, masquerade=masquerade)
+    first = node.forward(tcp(client, vip))
+    seen = peers.with_port(first.src, first.payload.sport)
+    assert same(node.forward(tcp(backend, seen, "A")), tcp(vip, client, "A"))
+    assert same(node.forward(tcp(client, vip, "R")), tcp(seen, backend, "R"))
+    replace_backend(node, peers, masquerade)
+    return first, seen
+
+
 @KINDS
 def test_a_client_that_resets_what_was_not_answered_tries_the_same_again(
     node: Node, tcp_peers: Peers, masquerade: bool
@@ -93,12 +108,8 @@ def test_a_client_that_resets_what_was_not_answered_tries_the_same_again(
     The client resets this, and repeats its SYN. By another port the SYN could meet another
     half-open connection.
     """
-    client, vip, backend = tcp_peers.served(node, outside=True, masquerade=masquerade)
-    first = node.forward(tcp(client, vip))
-    seen = tcp_peers.with_port(first.src, first.payload.sport)
-    assert same(node.forward(tcp(backend, seen, "A")), tcp(vip, client, "A"))
-    assert same(node.forward(tcp(client, vip, "R")), tcp(seen, backend, "R"))
-    replace_backend(node, tcp_peers, masquerade)
+    first, seen = give_up(node, tcp_peers, masquerade=masquerade)
+    client, vip, backend = tcp_peers.external, tcp_peers.vip, tcp_peers.backend
     assert same(node.forward(tcp(client, vip)), first)
     assert same(node.forward(tcp(backend, seen, "SA")), tcp(vip, client, "SA"))
     assert same(node.forward(tcp(client, vip, "A")), tcp(seen, backend, "A"))
@@ -109,11 +120,7 @@ def test_a_client_that_resets_what_was_not_answered_tries_the_same_again(
 def test_a_syn_some_seconds_after_such_a_reset_chooses_a_backend_again(
     node: Node, tcp_peers: Peers, masquerade: bool
 ) -> None:
-    client, vip, backend = tcp_peers.served(node, outside=True, masquerade=masquerade)
-    first = node.forward(tcp(client, vip))
-    seen = tcp_peers.with_port(first.src, first.payload.sport)
-    node.forward(tcp(backend, seen, "A"))
-    node.forward(tcp(client, vip, "R"))
-    replace_backend(node, tcp_peers, masquerade)
+    give_up(node, tcp_peers, masquerade=masquerade)
     node.age(3)
+    client, vip = tcp_peers.external, tcp_peers.vip
     assert node.forward(tcp(client, vip)).dst == tcp(client, tcp_peers.other_backend).dst

@@ -36,19 +36,20 @@ def test_a_closed_socket_is_forgotten_at_the_second_look(node: Node) -> None:
     assert left(node) == 0
 
 
-def test_the_first_look_is_when_an_agent_starts(node: Node) -> None:
+def begin(node: Node, *, with_sockets: bool) -> None:
+    """Have an agent start, and look again half a minute later."""
     planner = Mock()
     planner.applied_state.keys.return_value = []
-    cleanup = UdpCleanup(planner, node.pinned, Mock(), Mock(), with_sockets=True)
+    cleanup = UdpCleanup(planner, node.pinned, Mock(), Mock(), with_sockets=with_sockets)
     cleanup.restore()
     cleanup.tidy()
+
+
+def test_the_first_look_is_when_an_agent_starts(node: Node) -> None:
+    begin(node, with_sockets=True)
     assert left(node) == 0
 
 
 def test_without_the_socket_lb_nothing_is_looked_at(node: Node) -> None:
-    planner = Mock()
-    planner.applied_state.keys.return_value = []
-    cleanup = UdpCleanup(planner, node.pinned, Mock(), Mock(), with_sockets=False)
-    cleanup.restore()
-    cleanup.tidy()
+    begin(node, with_sockets=False)
     assert left(node) == len(COOKIES)
