@@ -97,6 +97,7 @@ def _goes_on(model: Model, connection: Connection, sent: Sent, opens: bool) -> b
     if opens and not connection.is_certain:
         # Perhaps it has opened another connection, to the same backend.
         model.forget_client(sent.event)
+        connection.unsure_state = True
     model.noted(connection, sent.event, sent.segment)
     model.seen["packets of clients"] += 1
     return True

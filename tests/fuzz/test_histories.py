@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.fuzz.events import Event, Foreign, Packet, Write
+from tests.fuzz.events import Collect, Event, Foreign, Packet, Pause, Write
 from tests.fuzz.player import Player
 from tests.fuzz.report import as_test
 from tests.fuzz.run import failure_of, first_failure, history
@@ -87,11 +87,33 @@ KEPT: dict[str, tuple[int, list[Event]]] = {
             sent(5, 1, 2),
         ],
     ),
+    "a client opens anew what its backend may have removed": (
+        28000148,
+        [
+            Write(service=0, number=344035747),
+            sent(0, 2, 2, 2),
+            sent(0, 2, 2, sender=1),
+            sent(0, 2, 2),
+            sent(0, 2, 2, 4),
+            sent(0, 2, 2, 2, sender=1),
+            sent(0, 2, 2),
+            sent(0, 2, 2, sender=1),
+            sent(0, 2, 2),
+            sent(0, 2, 2, 2, sender=1),
+            sent(0, 2, 2, 2),
+            Collect(crowded=False),
+            Pause(ns=3_000_000_000),
+            Collect(crowded=True),
+        ],
+    ),
 }
 
 
 @pytest.mark.parametrize("name", KEPT)
 def test_what_was_different_once_is_not_any_more(player: Player, name: str) -> None:
-    """Both were faults of the model: it expected a port that the connection did not have."""
+    """All were faults of the model.
+
+    It expected a port that the connection did not have, or the end of one that was opened anew.
+    """
     seed, events = KEPT[name]
     assert not failure_of(player, seed, events)
