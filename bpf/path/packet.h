@@ -32,7 +32,8 @@ struct port_search {
 	__u32 stride;
 	__u32 first; /* number */
 	__u32 round;
-	__u32 claim; /* of enum port_claim */
+	__u32 claim;	/* of enum port_claim */
+	__u32 shortage; /* of enum shortage: what was known when it began */
 };
 
 /* The interfaces where packets of a fast path connection come in; 0: it takes the stack. */

@@ -82,6 +82,7 @@ SHORT = {
     "pod_ports": "podports",
     "port_filters": "ports",
     "quarantined": "quarant",
+    "port_shortages": "fewports",
     "positions": "position",
     "schedule_rounds": "rounds",
     "schedule_tables": "schedule",

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from bpfsvc.devtools.lab import sandbox
 from tests.docs.figures import write_section
-from tests.floods.measure import RATE, ROWS, SECONDS, Outcome, running_scene
+from tests.floods.measure import RATE, ROWS, SECONDS, Outcome, Row, running_scene
 
 _NAME = "make floods"
 
@@ -16,13 +16,14 @@ _NAME = "make floods"
 def main() -> int:
     """Measure; the status is 1 if a connection that was open before a flood has lost anything."""
     parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("words", nargs="*", help="only floods whose names have one of these")
     parser.add_argument("--seconds", type=float, default=SECONDS, help="of each flood")
     parser.add_argument("--write", type=Path, metavar="FILE", help="put the table there")
     arguments = parser.parse_args()
     sandbox.enter()
     outcomes = []
     with running_scene() as scene:
-        for row in ROWS:
+        for row in _rows(arguments.words):
             for family in (4, 6):
                 outcome = scene.measure(row, family, seconds=arguments.seconds)
                 print(_line(outcome), flush=True)
@@ -30,6 +31,11 @@ def main() -> int:
     if arguments.write:
         write_section(arguments.write, _NAME, _table(outcomes))
     return any(outcome.lost for outcome in outcomes)
+
+
+def _rows(words: list[str]) -> list[Row]:
+    """Return the floods whose names have one of these words; without words all floods."""
+    return [row for row in ROWS if not words or any(word in str(row) for word in words)]
 
 
 def _table(outcomes: list[Outcome]) -> str:

@@ -94,7 +94,7 @@ class Node:
             *("connections", "new_connections", "node_addresses", "interfaces"),
             *("affinities", "service_networks", "fragments", "icmp_targets", "hardware_addresses"),
             *("netfilter_flows", "established_flows", "backend_outcomes", "quarantined"),
-            *("backend_failures", "masquerade_choices"),
+            *("backend_failures", "masquerade_choices", "port_shortages"),
         ):
             entries = self.pinned.map(name)
             entries.delete_many([key for key, _ in entries.items()])
@@ -346,6 +346,7 @@ class Node:
     def age(self, seconds: float) -> None:
         """Set the time when each connection was last seen to so many seconds ago."""
         self._age(seconds, "connections", "new_connections")
+        self.set_fields("port_shortages", noted=0)
 
     def age_direct(self, seconds: int) -> None:
         """Set the time when each direct flow began or ended to so many seconds ago."""

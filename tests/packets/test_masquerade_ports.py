@@ -106,6 +106,30 @@ def test_the_port_of_a_refused_connection_is_used_again_if_no_other_is_free(
     assert same(node.forward(tcp(fifth, vip)), tcp(seen, backend))
 
 
+def test_an_attempt_that_its_client_has_reset_keeps_its_port_for_half_a_second(
+    node: Node, tcp_peers: Peers
+) -> None:
+    """The client repeats its SYN. By another port it may meet another half-open connection.
+
+    In a flood of SYNs all other ports are taken, and each that is free is taken at once.
+    """
+    peers = tcp_peers
+    peers.service(node, [peers.backend], masquerade=True)
+    node.settings(first=20000, ports=4)
+    client, seen = next(iter(exhaust(node, peers).items()))
+    node.forward(tcp(peers.backend, seen, "A"))
+    node.forward(tcp(client, peers.vip, "R"))
+    fifth = peers.with_port(peers.external, 5004)
+    assert node.drops("egress", node.ingress(peers.opening(fifth, peers.vip)))
+    assert same(node.forward(tcp(client, peers.vip)), tcp(seen, peers.backend))
+    node.forward(tcp(peers.backend, seen, "A"))
+    node.forward(tcp(client, peers.vip, "R"))
+    for table in ("new_connections", "connections"):
+        node.set_fields(table, created=time.monotonic_ns() - NS_PER_SECOND)
+    node.set_fields("port_shortages", noted=0)
+    assert node.forward(peers.opening(fifth, peers.vip)).payload.sport in range(20000, 20004)
+
+
 def test_the_port_of_a_connection_that_has_just_closed_waits_while_another_is_free(
     node: Node, tcp_peers: Peers
 ) -> None:

@@ -13,6 +13,7 @@
 #include "maps/direct_flows.h"
 #include "maps/fast_flows.h"
 #include "maps/netfilter_flows.h"
+#include "maps/port_shortages.h"
 #include "maps/settings.h"
 #include "path/packet.h"
 
@@ -60,21 +61,31 @@ static inline __be16 port_search_next(struct port_search *search, const struct s
  * Begin the search for a port to masquerade to. Ports come in turn, so the first try is the port
  * that was not used for longest. For each backend the turn begins elsewhere, so a client does not
  * see which ports others get (RFC 6056, 3.3.3). The next tries are strides apart, because
- * connections that began together have adjacent ports. The same `turn` leads to the same ports.
+ * connections that began together have adjacent ports. All tries are within the half of the ports
+ * whose turn comes next, because those of the other half were used a moment ago; and the last ones
+ * are far from the first, because ports just ahead may have been taken by other searches. The same
+ * `turn` leads to the same ports. `wire` loses its source port.
  */
-static inline struct port_search masquerade_search_begin(const struct settings *settings,
-							 const struct flow *wire, __u16 turn)
+static inline void masquerade_search_begin(struct port_search *search,
+					   const struct settings *settings, struct flow *wire,
+					   __u16 turn)
 {
 	__u32 begin = wire->destination.words[3] ^ wire->destination.words[2] ^
 		      wire->destination.words[1] ^ wire->destination_port ^ settings->port_secret;
-	struct port_search search = port_search_begin(turn);
+	/* A quarter of the ports in all tries, so up to twice as much is a half. */
+	__u32 reach = settings->masquerade_ports / (4 * PORT_TRIES * MASQUERADE_ROUNDS);
 
+	*search = port_search_begin(turn);
 	begin *= 0x9e3779b1;
 	begin ^= begin >> 15;
 	begin *= 0x85ebca77;
-	search.first = (begin >> 1) + turn;
-	search.number = search.first - search.stride;
-	return search;
+	search->stride = search->stride % (reach + 1) + reach + 1;
+	search->first = (begin >> 1) + turn;
+	search->number = search->first - search->stride;
+	wire->source_port = 0;
+	search->shortage = port_shortage_of(wire);
+	if (search->shortage)
+		search->claim = CLAIM_URGENT;
 }
 
 /*
@@ -87,6 +98,12 @@ static inline bool handshake_overdue(const struct flow *key, const struct connec
 {
 	return key->hook == HOOK_INGRESS && key->protocol != PROTO_UDP && !reply->established &&
 	       (__s64)(now - reply->created) > HANDSHAKE_MS * NS_PER_MS;
+}
+
+/* True for an attempt that its client has reset, and may go on with (attempt_goes_on()). */
+static inline bool attempt_is_kept(const struct connection *reply)
+{
+	return reply->reset & RESET_BY_CLIENT && !reply->established;
 }
 
 /*
@@ -106,8 +123,8 @@ static inline bool reply_abandoned(const struct flow *key, const struct connecti
 	if (claim == CLAIM_FORGOTTEN)
 		return connection_closed(reply) && !connection_is_remembered(reply) &&
 		       connection_idle(reply, now) > LINGER_MS * NS_PER_MS;
-	if (claim == CLAIM_URGENT &&
-	    (connection_closed(reply) || handshake_overdue(key, reply, now)))
+	if (claim == CLAIM_URGENT && ((connection_closed(reply) && !attempt_is_kept(reply)) ||
+				      handshake_overdue(key, reply, now)))
 		return true;
 	if (connection_idle(reply, now) <= limit)
 		return false;
@@ -240,12 +257,12 @@ static inline int masquerade_port_take(struct __sk_buff *skb, const struct setti
 			return error;
 	}
 	search->round++;
-	if (search->round == CLOSED_FROM_ROUND || search->round == URGENT_FROM_ROUND) {
+	if (!search->shortage &&
+	    (search->round == CLOSED_FROM_ROUND || search->round == URGENT_FROM_ROUND)) {
 		search->number = search->first - search->stride;
 		search->claim++;
 	}
-	if (search->round < MASQUERADE_ROUNDS)
-		return -EAGAIN;
-	COUNT(dropped__masquerade_ports_exhausted);
-	return -EEXIST;
+	if (search->round == (search->shortage ? MASQUERADE_ROUNDS : URGENT_FROM_ROUND))
+		port_shortage_note(wire, search->shortage + 1);
+	return search->round < MASQUERADE_ROUNDS ? -EAGAIN : -EEXIST;
 }

@@ -97,8 +97,12 @@ static inline int masquerade(struct __sk_buff *skb, struct packet *packet,
 	entry.client_first = pending->client_first;
 	flow_reverse(&entry.after, &packet->flow, 0);
 	if (!packet->search.round)
-		packet->search = masquerade_search_begin(settings, &wire, pending->tick);
-	error = masquerade_port_take(skb, settings, &packet->search, &wire, &entry);
+		masquerade_search_begin(&packet->search, settings, &wire, pending->tick);
+	error = -EEXIST;
+	if (packet->search.shortage != SHORTAGE_EXHAUSTED)
+		error = masquerade_port_take(skb, settings, &packet->search, &wire, &entry);
+	if (error == -EEXIST)
+		COUNT(dropped__masquerade_ports_exhausted);
 	if (error)
 		return error;
 	pending->after = wire;

@@ -61,6 +61,7 @@ MAPS: dict[str, MapInfo] = {
     "half_open": _INTERNAL,
     "untranslated": _INTERNAL,
     "masquerade_turns": _INTERNAL,
+    "port_shortages": _INTERNAL,
     "fragments": _INTERNAL,
     "fragment_budgets": _INTERNAL,
     "icmp_targets": _INTERNAL,
