@@ -101,22 +101,29 @@ def _try(
 ) -> dict[str, Any]:
     """Return what became of a change.
 
-    ``unchanged``: the digest of the same programs without it. The whole build has other code: what
-    the compiler makes of a program depends on those that it compiles together with it.
+    ``unchanged``: the digest of the same programs without it, or nothing if they have not been
+    compiled yet: only survivors are compared. The whole build has other code: what the compiler
+    makes of a program depends on those that it compiles together with it.
     """
     lines = source.text.split("\n")
     lines[change.at] = change.after
+    compiled = partial(_compiled, source, base=base, names=change.programs)
+    try:
+        made = compiled("\n".join(lines))
+    except Exception:
+        return {"state": "does not compile"}
+    answer = run(made, tests)
+    if answer["state"] != "survived" or not change.programs:
+        return answer
+    unchanged = unchanged or _digest(compiled(source.text))
+    state = "same code" if _digest(made) == unchanged else "survived"
+    return {**answer, "state": state, "unchanged": unchanged}
+
+
+def _compiled(source: CSource, text: str, base: Bytecode, names: set[str]) -> list[Program]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        try:
-            made = compile_programs(source, "\n".join(lines), base, change.programs)
-        except Exception:
-            return {"state": "does not compile"}
-        if not unchanged:
-            unchanged = _digest(compile_programs(source, source.text, base, change.programs))
-    if change.programs and _digest(made) == unchanged:
-        return {"state": "same code", "unchanged": unchanged}
-    return {**run(made, tests), "unchanged": unchanged}
+        return compile_programs(source, text, base, names)
 
 
 def _digest(programs: list[Program]) -> str:
@@ -162,10 +169,10 @@ def _use(changed: dict[str, Program], digest: str) -> None:
         programs = tuple(changed.get(program.name, program) for program in self.programs)
         return sized(replace(self, programs=programs), *arguments)
 
-    def compile_other(source: CSource) -> bytes:
+    def compile_other(source: CSource, unwanted: Callable[[], bool]) -> bytes:
         if source.code_digest == digest:
             raise SystemUnfit("the kernel refuses the program")
-        return compile_source(source)
+        return compile_source(source, unwanted)
 
     patch = pytest.MonkeyPatch()
     patch.setattr(Bytecode, "sized", other)
