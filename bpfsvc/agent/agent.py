@@ -24,6 +24,7 @@ from bpfsvc.agent.objects.feed import ObjectFeed
 from bpfsvc.agent.reports import Reports
 from bpfsvc.agent.servers import Servers
 from bpfsvc.agent.start_log import log_ready
+from bpfsvc.base.errors import Interrupted
 from bpfsvc.base.fast_path import ESTABLISHED
 from bpfsvc.config.config import Config
 from bpfsvc.datapath.loader import features
@@ -67,7 +68,7 @@ class Agent:
         memory.collect_rarely()
         root = PinRoot(self._config.pin_root)
         root.create()
-        with ExitStack() as ending, suppress(Stopped):
+        with ExitStack() as ending, suppress(Stopped, Interrupted):
             ending.callback(os.close, root.lock())
             early = EarlyAttachments(self._config, root)
             ending.callback(early.stop)
@@ -94,7 +95,8 @@ class Agent:
         source = load(config.sizes)
         for line in features.lines(features.of_this_kernel().missing()):
             _log.info("this kernel has %s", line)
-        return begin_install(root, source, _log.info, config.cache, config.programs)
+        stopped = self._feed.stopped.is_set
+        return begin_install(root, source, _log.info, config.cache, config.programs, stopped)
 
     def _start_threads(self, ending: ExitStack) -> None:
         """Start what needs no kernel: servers, and the source while the programs are compiled."""

@@ -39,6 +39,10 @@ class SystemUnfit(BpfsvcError):
     """This machine lacks something that bpfsvc needs, such as a capability, bcc or bpffs."""
 
 
+class Interrupted(BpfsvcError):
+    """What was being done is not needed any more: the agent was asked to stop."""
+
+
 class KernelError(BpfsvcError):
     """The kernel refused something that should have worked."""
 

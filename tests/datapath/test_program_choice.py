@@ -75,7 +75,7 @@ class Choice:
 def choice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Choice:
     choice = Choice(tmp_path)
     monkeypatch.setattr(builder, "load_build", choice.load)
-    monkeypatch.setattr(builder, "compile_source", lambda _source: choice.compiler())
+    monkeypatch.setattr(builder, "compile_source", lambda *_: choice.compiler())
     return choice
 
 

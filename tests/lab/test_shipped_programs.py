@@ -12,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
+import psutil
 import pytest
 
 from bpfsvc.base.map_sizes import Sizes
@@ -19,7 +20,9 @@ from bpfsvc.datapath.loader.bytecode import Bytecode
 from bpfsvc.datapath.loader.shipped import ship
 from bpfsvc.datapath.loader.source import load
 from bpfsvc.devtools.lab import sandbox
+from bpfsvc.devtools.lab.cluster import LabAgent
 from bpfsvc.devtools.lab.dial import tally
+from bpfsvc.devtools.lab.patience import wait
 from tests.lab.testbed import WEB, Testbed, built_testbed, objects
 
 _STARTED = "compiler-started"
@@ -47,15 +50,19 @@ class Fresh(NamedTuple):
 
     def start(self, *options: str, bcc: bool = False) -> str:
         """Run an agent until it is ready; return its log."""
+        agent = self.launch(*options, bcc=bcc)
+        agent.ready(_COMPILE_SECONDS)
+        return agent.log
+
+    def launch(self, *options: str, bcc: bool) -> LabAgent:
+        """Start an agent. Without ``bcc`` a compiler that it starts finds none."""
         fake = self.place / "bcc"
         fake.mkdir(exist_ok=True)
         mark = f"open({str(self.place / _STARTED)!r}, 'w').close()\n"
         (fake / "__init__.py").write_text(f"{mark}raise ModuleNotFoundError('bcc')\n")
         environment = {**os.environ, **({} if bcc else {"PYTHONPATH": str(self.place)})}
         words = ["--cache", str(self.cache), "--programs", str(self.programs), *options]
-        agent = self.testbed.cluster.launch(self.testbed.node, options=words, env=environment)
-        agent.ready(_COMPILE_SECONDS)
-        return agent.log
+        return self.testbed.cluster.launch(self.testbed.node, options=words, env=environment)
 
     def balances(self) -> bool:
         """True if clients in a pod and on the node reach all endpoints."""
@@ -126,3 +133,23 @@ def test_programs_that_the_kernel_refuses_are_compiled_and_the_log_says_so(
     assert f"compiling anew: {path} does not load: this kernel" in line
     assert f"the program {name}" in line
     assert [file.name for file in fresh.cache.iterdir()] == [shipped.name]
+
+
+@pytest.mark.slow
+def test_an_agent_that_compiles_ends_when_it_is_asked_to(fresh: Fresh) -> None:
+    """The kubelet kills a pod that takes longer than its grace period, and waits for that long."""
+    for file in fresh.programs.iterdir():
+        file.unlink()
+    agent = fresh.launch(bcc=True)
+    wait(lambda: bool(compilers(agent)), "the agent compiles", _COMPILE_SECONDS)
+    (compiler,) = compilers(agent)
+    assert agent.end() == 0
+    assert not compiler.is_running()
+    assert not fresh.cache.exists()
+    assert "rror" not in agent.log
+
+
+def compilers(agent: LabAgent) -> list[psutil.Process]:
+    """Return the compilers that an agent has started."""
+    children = psutil.Process(agent.process.pid).children()
+    return [child for child in children if "bpfsvc.datapath.loader.compiler" in child.cmdline()]

@@ -46,7 +46,7 @@ class Setup:
         install(self.root, SOURCE, self.messages.append, self.file.parent).pinned.close()
         self.root.remove()
 
-    def compile_source(self, _source: CSource) -> bytes:
+    def compile_source(self, _source: CSource, _unwanted: object) -> bytes:
         """Return the prepared result instead of compiling."""
         self.compilations += 1
         return self.compiled

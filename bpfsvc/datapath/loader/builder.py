@@ -25,13 +25,14 @@ def make_build(
     cache: BytecodeCache | None = None,
     shipped: ShippedPrograms | None = None,
     usable: Callable[[], None] = lambda: None,
+    unwanted: Callable[[], bool] = lambda: False,
 ) -> None:
     """Pin the build of ``source`` under ``next``, with unchanged maps of ``previous``.
 
     What this node compiled and kept in ``cache`` comes first: it does so only where ``shipped``
     does not fit. Bytecode that the kernel refuses is removed from the cache. If any was not used,
     one line says why. ``usable``: see :func:`load_build`; from that call on the maps stay, also if
-    other programs have to be compiled.
+    other programs have to be compiled. ``unwanted``: see :func:`compile_source`.
     """
     loading = _Loading(root, previous, usable)
     of_kernel = features.of_this_kernel().numbers()
@@ -57,7 +58,7 @@ def make_build(
         store.discard()
     if reasons:
         log(f"compiling anew: {'; '.join(reasons)}")
-    compiled = _compiled(source, reasons, refused)
+    compiled = _compiled(source, reasons, refused, unwanted)
     try:
         build = Bytecode.decode(compiled, source.code_digest)
     except ValueError as error:
@@ -67,10 +68,15 @@ def make_build(
         cache.write(compiled)
 
 
-def _compiled(source: CSource, reasons: list[str], refused: BpfsvcError | None) -> bytes:
+def _compiled(
+    source: CSource,
+    reasons: list[str],
+    refused: BpfsvcError | None,
+    unwanted: Callable[[], bool],
+) -> bytes:
     """Compile; where there is no compiler, the error says why it would have been needed."""
     try:
-        return compile_source(source)
+        return compile_source(source, unwanted)
     except SystemUnfit as error:
         if refused and is_missing_bcc(error):
             raise refused from error

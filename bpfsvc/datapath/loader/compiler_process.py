@@ -5,18 +5,26 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import time
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 
-from bpfsvc.base.errors import BpfsvcError, KernelError, SystemUnfit
+from bpfsvc.base.errors import BpfsvcError, Interrupted, KernelError, SystemUnfit
 from bpfsvc.datapath.loader.compiler import BCC_MISSING, CompileRequest, is_missing_bcc
 from bpfsvc.datapath.loader.source import CSource
 
 _COMPILE_SECONDS = 1800  # 5 are usual; emulated processors that are shared have needed 700
+_LOOK_SECONDS = 0.1
+"""How often it is asked whether the result is still wanted."""
 
 
-def compile_source(source: CSource) -> bytes:
-    """Compile in a process of its own; return the bytecode, encoded."""
+def compile_source(source: CSource, unwanted: Callable[[], bool] = lambda: False) -> bytes:
+    """Compile in a process of its own; return the bytecode, encoded.
+
+    ``unwanted()``: nobody needs the result any more. Then the process is killed, and
+    ``Interrupted`` is raised.
+    """
     request = CompileRequest(
         text=source.text,
         digest=source.code_digest,
@@ -25,7 +33,7 @@ def compile_source(source: CSource) -> bytes:
     )
     # bcc belongs to the distribution's Python, which need not be the agent's.
     for python in dict.fromkeys((sys.executable, "/usr/bin/python3")):
-        answer = _run_compiler(python, request)
+        answer = _run_compiler(python, request, unwanted)
         if isinstance(answer, bytes):
             return answer
         if not is_missing_bcc(answer):
@@ -33,28 +41,38 @@ def compile_source(source: CSource) -> bytes:
     raise BCC_MISSING
 
 
-def _run_compiler(python: str, request: CompileRequest) -> bytes | BpfsvcError:
+def _run_compiler(
+    python: str, request: CompileRequest, unwanted: Callable[[], bool]
+) -> bytes | BpfsvcError:
     """Run it under one Python; return the bytecode, or the error."""
+    command = [python, "-m", "bpfsvc.datapath.loader.compiler"]
+    pipe = subprocess.PIPE
+    began = time.monotonic()
+    asked: bytes | None = json.dumps(asdict(request)).encode()
+    with subprocess.Popen(
+        command, stdin=pipe, stdout=pipe, stderr=pipe, cwd=Path(__file__).parents[3]
+    ) as process:
+        while True:
+            try:
+                output, errors = process.communicate(asked, timeout=_LOOK_SECONDS)
+                break
+            except subprocess.TimeoutExpired:
+                asked = None  # it is on its way
+                if unwanted():
+                    process.kill()
+                    raise Interrupted("the kernel programs are not needed any more") from None
+                if time.monotonic() - began > _COMPILE_SECONDS:
+                    process.kill()
+                    return SystemUnfit(
+                        f"compiling the kernel programs took more than {_COMPILE_SECONDS} s",
+                        "check whether this machine is short of processor time or memory",
+                    )
+    if process.returncode == 0:
+        return output
     try:
-        result = subprocess.run(
-            [python, "-m", "bpfsvc.datapath.loader.compiler"],
-            input=json.dumps(asdict(request)).encode(),
-            capture_output=True,
-            timeout=_COMPILE_SECONDS,
-            cwd=Path(__file__).parents[3],
-            check=False,
-        )
-    except subprocess.TimeoutExpired:
-        return SystemUnfit(
-            f"compiling the kernel programs took more than {_COMPILE_SECONDS} s",
-            "check whether this machine is short of processor time or memory",
-        )
-    if result.returncode == 0:
-        return result.stdout
-    try:
-        answer = json.loads(result.stdout)
+        answer = json.loads(output)
     except ValueError:
-        return KernelError(f"the compiler process failed: {_last_line(result.stderr)}")
+        return KernelError(f"the compiler process failed: {_last_line(errors)}")
     return SystemUnfit(answer["error"], answer["hint"])
 
 

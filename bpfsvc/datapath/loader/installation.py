@@ -167,11 +167,14 @@ def begin_install(
     log: Callable[[str], None],
     cache: Path | None = None,
     shipped: Path | None = None,
+    unwanted: Callable[[], bool] = lambda: False,
 ) -> Installation:
     """Do the same, but where there was no build before, return as soon as the maps can be used.
 
     Most of the time is the verifier's, and Services can be written meanwhile. Where a build is
     replaced that is in force, nothing is written before it is certain that the new one loads.
+    ``unwanted()``: the build is not needed any more; then nothing is compiled for it, and
+    ``Interrupted`` is raised.
     """
     root.create()
     root.discard_next()
@@ -189,7 +192,9 @@ def begin_install(
     cached = BytecodeCache(cache, digest, log) if cache else None
     carried = ShippedPrograms(shipped, digest) if shipped else None
     usable = threading.Event()
-    loading = _in_thread(make_build, root, source, log, previous, cached, carried, usable.set)
+    loading = _in_thread(
+        make_build, root, source, log, previous, cached, carried, usable.set, unwanted
+    )
     loading.add_done_callback(lambda _: usable.set())
     usable.wait()
     if previous or loading.done():
