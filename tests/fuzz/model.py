@@ -89,12 +89,21 @@ class Model:
                 return other
         return None
 
-    def has_seen(self, protocol: int, seen: End, backend: End) -> bool:
-        """True if a connection has these ends on the wire."""
-        return any(
-            (other.protocol, other.seen, other.backend) == (protocol, seen, backend)
+    def take_from_closed(self, protocol: int, seen: End, backend: End) -> bool:
+        """Have connections that may be over lose these ends on the wire; False if another has them.
+
+        They are netfilter's now.
+        """
+        have = [
+            other
             for other in self.connections.values()
-        )
+            if (other.protocol, other.seen, other.backend) == (protocol, seen, backend)
+        ]
+        if any(other.is_certain and not other.closed for other in have):
+            return False
+        for other in have:
+            other.lose_port()
+        return True
 
     # -- connections --
 

@@ -53,7 +53,7 @@ def send_foreign(model: Model, passages: Passages, event: Foreign) -> None:
     if what != "leaves" or known is None:
         raise Different(f"{about} {what}")
     source = known[1]
-    if model.has_seen(protocol, source, backend):
+    if not model.take_from_closed(protocol, source, backend):
         raise Different(f"{about} has a 5-tuple that is taken")
     problem = difference(data, left, source, backend)
     if problem or source[1] not in model.ports:

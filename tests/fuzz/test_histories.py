@@ -49,11 +49,18 @@ def test_a_seed_replays(player: Player) -> None:
 
 
 def sent(
-    target: int, client: int, port: int, flags: int = 16, *, sender: int = 0, number: int = 0
+    target: int,
+    client: int,
+    port: int,
+    flags: int = 16,
+    *,
+    family: int = 4,
+    sender: int = 0,
+    number: int = 0,
 ) -> Packet:
-    """Make an event of a plain packet over IPv4."""
+    """Make an event of a plain packet."""
     plain = Packet._make([0] * len(Packet._fields))
-    ends = plain._replace(family=4, target=target, client=client, port=port)
+    ends = plain._replace(family=family, target=target, client=client, port=port)
     return ends._replace(sender=sender, flags=flags, number=number)
 
 
@@ -104,6 +111,22 @@ KEPT: dict[str, tuple[int, list[Event]]] = {
             Collect(crowded=False),
             Pause(ns=3_000_000_000),
             Collect(crowded=True),
+        ],
+    ),
+    "netfilter gets the port of a connection that is perhaps over": (
+        51000421,
+        [
+            sent(8, 4, 3, 2, family=6, number=1920860708),
+            sent(13, 0, 3, 1, family=6),
+            sent(7, 2, 2, 2, family=6),
+            sent(8, 4, 3, 6, family=6),
+            Foreign(family=6, target=13, client=0, port=3),
+            Pause(ns=3_000_000_000),
+            sent(17, 4, 2),
+            Foreign(family=4, target=17, client=4, port=2),
+            sent(8, 0, 1, 2, family=6),
+            sent(8, 3, 3, 2, family=6, number=1271550083),
+            Foreign(family=6, target=8, client=3, port=3),
         ],
     ),
 }
