@@ -124,9 +124,7 @@ def test_an_attempt_that_its_client_has_reset_keeps_its_port_for_half_a_second(
     assert same(node.forward(tcp(client, peers.vip)), tcp(seen, peers.backend))
     node.forward(tcp(peers.backend, seen, "A"))
     node.forward(tcp(client, peers.vip, "R"))
-    for table in ("new_connections", "connections"):
-        node.set_fields(table, created=time.monotonic_ns() - NS_PER_SECOND)
-    node.set_fields("port_shortages", noted=0)
+    grow_older(node)
     assert node.forward(peers.opening(fifth, peers.vip)).payload.sport in range(20000, 20004)
 
 
@@ -231,14 +229,41 @@ def test_a_handshake_that_is_not_complete_after_a_second_gives_its_port_if_no_ot
     assert same(back, peers.data(peers.vip, established))
 
 
-def test_a_question_without_handshake_keeps_its_port_for_longer(
+def test_a_question_without_an_answer_keeps_its_port_for_longer(
     node: Node, udp_peers: Peers
 ) -> None:
     """A server may take its time."""
-    half_open(node, udp_peers)
-    node.age(2)
+    udp_peers.service(node, [udp_peers.backend], masquerade=True)
+    node.settings(first=20000, ports=4)
+    exhaust(node, udp_peers)
+    grow_older(node)
     fifth = udp_peers.with_port(udp_peers.external, 5004)
     assert node.drops("egress", node.ingress(udp_peers.opening(fifth, udp_peers.vip)))
+
+
+def test_a_question_that_has_its_answer_gives_its_port_if_no_other_is_free(
+    node: Node, udp_peers: Peers
+) -> None:
+    """A client that has gone on after its answer keeps the port, as in netfilter's full table."""
+    peers = udp_peers
+    clients = half_open(node, peers)
+    goes_on = peers.with_port(peers.external, 5000)
+    node.forward(peers.data(goes_on, peers.vip))
+    later = [peers.with_port(peers.external, 6000 + number) for number in range(3)]
+    assert node.drops("egress", node.ingress(peers.opening(later[0], peers.vip)))
+    grow_older(node)
+    seen = {
+        peers.on_node(node.forward(peers.opening(client, peers.vip)).payload.sport)
+        for client in later
+    }
+    assert seen == set(clients.values()) - {clients[goes_on]}
+
+
+def grow_older(node: Node) -> None:
+    """Have all connections begin a second earlier, and forget how few ports there were."""
+    for table in ("new_connections", "connections"):
+        node.set_fields(table, created=time.monotonic_ns() - NS_PER_SECOND)
+    node.set_fields("port_shortages", noted=0)
 
 
 def test_each_port_of_an_abandoned_flood_is_used_again_once(node: Node, peers: Peers) -> None:

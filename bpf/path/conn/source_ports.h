@@ -89,15 +89,16 @@ static inline void masquerade_search_begin(struct port_search *search,
 }
 
 /*
- * True if a client that answers would have completed its handshake. A flood of SYNs to one backend
- * has all ports that lead there: a new client gets one of them only if it need not wait until the
- * flood's connections are given up. (Without a handshake nothing tells how long an answer takes.)
+ * True if a client that answers would have completed its handshake, or would have gone on after the
+ * answer to its datagram. A flood to one backend has all ports that lead there: a new client gets
+ * one of them only if it need not wait until the flood's connections are given up. (While a datagram
+ * has no answer, nothing tells how long that takes.)
  */
 static inline bool handshake_overdue(const struct flow *key, const struct connection *reply,
 				     __u64 now)
 {
-	return key->hook == HOOK_INGRESS && key->protocol != PROTO_UDP && !reply->established &&
-	       (__s64)(now - reply->created) > HANDSHAKE_MS * NS_PER_MS;
+	return key->hook == HOOK_INGRESS && (key->protocol != PROTO_UDP || reply->replied) &&
+	       !reply->established && (__s64)(now - reply->created) > HANDSHAKE_MS * NS_PER_MS;
 }
 
 /* True for an attempt that its client has reset, and may go on with (attempt_goes_on()). */

@@ -95,6 +95,8 @@ static inline int masquerade(struct __sk_buff *skb, struct packet *packet,
 	entry.fin_received = pending->fin_sent;
 	entry.reset = pending->reset;
 	entry.client_first = pending->client_first;
+	/* Late packets of both sides must not establish anew what is closed. */
+	entry.established = connection_closed(pending);
 	flow_reverse(&entry.after, &packet->flow, 0);
 	if (!packet->search.round)
 		masquerade_search_begin(&packet->search, settings, &wire, pending->tick);
@@ -107,6 +109,7 @@ static inline int masquerade(struct __sk_buff *skb, struct packet *packet,
 		return error;
 	pending->after = wire;
 	pending->masquerade_pending = 0;
+	pending->established = entry.established;
 	return 0;
 }
 
