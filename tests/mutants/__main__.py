@@ -61,7 +61,7 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, default=60.0)
     parser.add_argument("--seed", type=int, default=1, help="which changes, and in which order")
     parser.add_argument("--count", type=int, default=1000, help="changes at most")
-    parser.add_argument("--tests", type=int, default=400, help="tests of a change at most")
+    parser.add_argument("--tests", type=int, default=1200, help="tests of a change at most")
     parser.add_argument("--workers", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--coverage", type=Path, default=Path("build/coverage"))
     parser.add_argument("--write", type=Path, metavar="FILE", help="put the figures there")

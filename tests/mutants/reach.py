@@ -6,15 +6,13 @@ import json
 import random
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from itertools import chain, zip_longest
 from pathlib import Path
 
 from tests.branches.outcomes import Sources
 from tests.branches.recorder import PLACES
 
-_ENOUGH = 1000
-"""So many tests of an outcome are looked at."""
 _DEPTH = 4
 """How many calls lead from a branch to a function without a branch, at most."""
 
@@ -101,7 +99,7 @@ class Reach:
         tests: dict[str, None] = {}
         for number in sorted(marks, key=lambda number: abs(number - line)):
             outcomes = [
-                list(varied(_some(self._tests[mark], chance), chance))
+                list(varied(self._tests[mark], chance))
                 for mark in sorted(marks[number])
                 if mark in self._tests
             ]
@@ -151,10 +149,6 @@ def _calls(root: Path) -> dict[str, list[Place]]:
 def _in_turn(groups: Iterable[Iterable[str]]) -> dict[str, None]:
     """Return the first of each group, then the second of each, and so on; each once."""
     return dict.fromkeys(filter(None, chain.from_iterable(zip_longest(*groups))))
-
-
-def _some(tests: Sequence[str], chance: random.Random) -> Sequence[str]:
-    return chance.sample(tests, _ENOUGH) if len(tests) > _ENOUGH else tests
 
 
 def varied(tests: Iterable[str], chance: random.Random) -> Iterator[str]:

@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 from scapy.layers.inet import ICMP
-from scapy.layers.inet6 import ICMPv6DestUnreach, ICMPv6PacketTooBig, ICMPv6TimeExceeded
+from scapy.layers.inet6 import (
+    ICMPv6DestUnreach,
+    ICMPv6PacketTooBig,
+    ICMPv6ParamProblem,
+    ICMPv6TimeExceeded,
+)
 from scapy.packet import Packet, Raw
 
 from tests.packets.packet import ip
@@ -16,6 +21,8 @@ KINDS = {
     "time exceeded": (ICMP(type=11, code=0), ICMPv6TimeExceeded()),
     "port unreachable": (ICMP(type=3, code=3), ICMPv6DestUnreach(code=4)),
     "host unreachable": (ICMP(type=3, code=1), ICMPv6DestUnreach(code=3)),
+    "parameter problem": (ICMP(type=12, code=0), ICMPv6ParamProblem(code=0)),
+    "source quench, unknown header": (ICMP(type=4, code=0), ICMPv6ParamProblem(code=1)),
 }
 """Kind of error -> the ICMP header of IPv4 and of IPv6."""
 
