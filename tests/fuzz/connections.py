@@ -37,6 +37,9 @@ CROWDED_CLOSED, CROWDED_HALF_OPEN = 2, 5
 STREAM = 2 * SECOND
 """A server that goes on for so long has a UDP connection established by itself."""
 
+HANDSHAKE = SECOND // 2
+"""After this time a client that answers has completed its handshake, or gone on after an answer."""
+
 AGAIN = 2 * SECOND
 """Within this time a client may repeat a SYN after it has reset what was not established."""
 
@@ -128,6 +131,15 @@ class Connection:
     def last_ns(self) -> int:
         """Return the time of the last packet."""
         return max(self.peers[0].last_ns, self.peers[1].last_ns)
+
+    def may_yield(self, now: int) -> bool:
+        """Return whether another connection may take its port, if no other is free."""
+        if self.established:
+            return False
+        waits = self.protocol == UDP and not self.replied
+        if not waits and now - self.begun_ns > HANDSHAKE:
+            return True
+        return now - self.last_ns() > CROWDED_HALF_OPEN * SECOND
 
     def lifetime(self, crowded: bool = False) -> int:
         """Return after how many ns of silence it is over; ``crowded``: in a table nearly full."""

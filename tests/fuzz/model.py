@@ -7,7 +7,6 @@ from typing import NamedTuple
 
 from bpfsvc.base.address import pack
 from tests.fuzz.connections import (
-    CROWDED_HALF_OPEN,
     SECOND,
     UDP_SECONDS,
     Connection,
@@ -156,11 +155,10 @@ class Model:
             if other.routed != new.routed and (other.seen != new.seen or not new.seen[1]):
                 continue
             self.seen["5-tuples taken over"] += 1
-            if other.is_certain and not other.closed and not other.port_lost:
-                is_waiting = not other.established
-                # Where ports are short, one that waits for an answer may lose its own.
-                if not is_waiting or self.now - other.last_ns() <= CROWDED_HALF_OPEN * SECOND:
-                    raise Different(f"{about}: {new} has a 5-tuple of {other}")
+            keeps = other.is_certain and not other.closed and not other.port_lost
+            # Where ports are short, one that is not established may lose its own.
+            if keeps and not other.may_yield(self.now):
+                raise Different(f"{about}: {new} has a 5-tuple of {other}")
             if other.routed == new.routed:
                 self.remove(other)
             else:

@@ -45,28 +45,25 @@ def _run_compiler(
     python: str, request: CompileRequest, unwanted: Callable[[], bool]
 ) -> bytes | BpfsvcError:
     """Run it under one Python; return the bytecode, or the error."""
-    command = [python, "-m", "bpfsvc.datapath.loader.compiler"]
     pipe = subprocess.PIPE
-    began = time.monotonic()
-    asked: bytes | None = json.dumps(asdict(request)).encode()
     with subprocess.Popen(
-        command, stdin=pipe, stdout=pipe, stderr=pipe, cwd=Path(__file__).parents[3]
+        [python, "-m", "bpfsvc.datapath.loader.compiler"],
+        stdin=pipe,
+        stdout=pipe,
+        stderr=pipe,
+        cwd=Path(__file__).parents[3],
     ) as process:
-        while True:
-            try:
-                output, errors = process.communicate(asked, timeout=_LOOK_SECONDS)
-                break
-            except subprocess.TimeoutExpired:
-                asked = None  # it is on its way
-                if unwanted():
-                    process.kill()
-                    raise Interrupted("the kernel programs are not needed any more") from None
-                if time.monotonic() - began > _COMPILE_SECONDS:
-                    process.kill()
-                    return SystemUnfit(
-                        f"compiling the kernel programs took more than {_COMPILE_SECONDS} s",
-                        "check whether this machine is short of processor time or memory",
-                    )
+        try:
+            output, errors = _talk(process, json.dumps(asdict(request)).encode(), unwanted)
+        except TimeoutError:
+            process.kill()
+            return SystemUnfit(
+                f"compiling the kernel programs took more than {_COMPILE_SECONDS} s",
+                "check whether this machine is short of processor time or memory",
+            )
+        except BaseException:
+            process.kill()
+            raise
     if process.returncode == 0:
         return output
     try:
@@ -74,6 +71,22 @@ def _run_compiler(
     except ValueError:
         return KernelError(f"the compiler process failed: {_last_line(errors)}")
     return SystemUnfit(answer["error"], answer["hint"])
+
+
+def _talk(
+    process: subprocess.Popen[bytes], request: bytes, unwanted: Callable[[], bool]
+) -> tuple[bytes, bytes]:
+    """Return what a process writes to its output and errors; ``TimeoutError`` if it takes long."""
+    ends = time.monotonic() + _COMPILE_SECONDS
+    to_send: bytes | None = request
+    while time.monotonic() < ends:
+        try:
+            return process.communicate(to_send, timeout=_LOOK_SECONDS)
+        except subprocess.TimeoutExpired:
+            to_send = None  # it is on its way
+        if unwanted():
+            raise Interrupted("the kernel programs are not needed any more")
+    raise TimeoutError
 
 
 def _last_line(text: bytes) -> str:
