@@ -76,7 +76,7 @@ def end_all(node: Node) -> None:
 def test_only_a_whole_search_for_ports_that_have_just_closed_shows_that_there_are_none(
     node: Node, peers: Peers
 ) -> None:
-    """The first search tries 8 of them, after others; the next one tries 32."""
+    """The first search tries 16 of them, after others; the next one tries 32."""
     key = exhausted(node, peers)
     noted, result = opened_in_time(node, peers, key, URGENT, lambda: None)
     assert result == DROPPED

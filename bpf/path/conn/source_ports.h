@@ -29,7 +29,7 @@
 #define SOURCE_PORT_URGENT 4 /* from this round on: ports of flows that have just ended */
 #define MASQUERADE_ROUNDS 16
 #define CLOSED_FROM_ROUND 4
-#define URGENT_FROM_ROUND 12
+#define URGENT_FROM_ROUND 8
 #define HANDSHAKE_MS 500 /* a client waits 1 s before it sends its SYN again */
 
 /* Which ports a connection may have, besides those that none has. */
