@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 import sys
-import time
+import threading
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
@@ -53,9 +54,13 @@ def _run_compiler(
         stderr=pipe,
         cwd=Path(__file__).parents[3],
     ) as process:
+        ended = threading.Event()
+        watcher = threading.Thread(target=_kill_unwanted, args=(process, unwanted, ended))
+        watcher.start()
         try:
-            output, errors = _talk(process, json.dumps(asdict(request)).encode(), unwanted)
-        except TimeoutError:
+            asked = json.dumps(asdict(request)).encode()
+            output, errors = process.communicate(asked, timeout=_COMPILE_SECONDS)
+        except subprocess.TimeoutExpired:
             process.kill()
             return SystemUnfit(
                 f"compiling the kernel programs took more than {_COMPILE_SECONDS} s",
@@ -64,6 +69,11 @@ def _run_compiler(
         except BaseException:
             process.kill()
             raise
+        finally:
+            ended.set()
+            watcher.join()
+    if process.returncode == -signal.SIGKILL and unwanted():
+        raise Interrupted("the kernel programs are not needed any more")
     if process.returncode == 0:
         return output
     try:
@@ -73,20 +83,14 @@ def _run_compiler(
     return SystemUnfit(answer["error"], answer["hint"])
 
 
-def _talk(
-    process: subprocess.Popen[bytes], request: bytes, unwanted: Callable[[], bool]
-) -> tuple[bytes, bytes]:
-    """Return what a process writes to its output and errors; ``TimeoutError`` if it takes long."""
-    ends = time.monotonic() + _COMPILE_SECONDS
-    to_send: bytes | None = request
-    while time.monotonic() < ends:
-        try:
-            return process.communicate(to_send, timeout=_LOOK_SECONDS)
-        except subprocess.TimeoutExpired:
-            to_send = None  # it is on its way
+def _kill_unwanted(
+    process: subprocess.Popen[bytes], unwanted: Callable[[], bool], ended: threading.Event
+) -> None:
+    """Kill a process if its result is not needed any more before it has ended."""
+    while not ended.wait(_LOOK_SECONDS):
         if unwanted():
-            raise Interrupted("the kernel programs are not needed any more")
-    raise TimeoutError
+            process.kill()
+            return
 
 
 def _last_line(text: bytes) -> str:
