@@ -123,6 +123,11 @@ class Connection:
         """True if the model knows its entries, and their state."""
         return not (self.unsure or self.unsure_state)
 
+    @property
+    def is_open(self) -> bool:
+        """True if the model knows that neither side nor a reset has ended it."""
+        return self.is_certain and not self.closed
+
     def lose_port(self) -> None:
         """Take note that its port on the wire is another connection's."""
         self.port_lost = True

@@ -79,7 +79,7 @@ def _begins_directly(model: Model, sent: Sent) -> None:
     owner = model.owner(data)
     between, wire = ends(routed), ends(left)
     if left == data:
-        if owner and owner.is_certain and not owner.closed:
+        if owner and owner.is_open:
             raise Different(f"a direct flow has a 5-tuple of {owner}")
         model.seen["packets for no Service"] += 1
         model.direct_begins(sent.key)

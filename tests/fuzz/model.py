@@ -98,7 +98,7 @@ class Model:
             for other in self.connections.values()
             if (other.protocol, other.seen, other.backend) == (protocol, seen, backend)
         ]
-        if any(other.is_certain and not other.closed for other in have):
+        if any(other.is_open for other in have):
             return False
         for other in have:
             other.lose_port()
@@ -155,9 +155,8 @@ class Model:
             if other.routed != new.routed and (other.seen != new.seen or not new.seen[1]):
                 continue
             self.seen["5-tuples taken over"] += 1
-            keeps = other.is_certain and not other.closed and not other.port_lost
             # Where ports are short, one that is not established may lose its own.
-            if keeps and not other.may_yield(self.now):
+            if other.is_open and not other.port_lost and not other.may_yield(self.now):
                 raise Different(f"{about}: {new} has a 5-tuple of {other}")
             if other.routed == new.routed:
                 self.remove(other)

@@ -40,7 +40,7 @@ def send_foreign(model: Model, passages: Passages, event: Foreign) -> None:
     connection = model.connections.get(model.named(event))
     if connection is None or not connection.masqueraded or connection.port_lost:
         return
-    if connection.closed or not connection.is_certain:
+    if not connection.is_open:
         return
     protocol, seen, backend = connection.protocol, connection.seen, connection.backend
     opening = Segment(SYN, 1, 0, 1000, chunk=SCTP_INIT)

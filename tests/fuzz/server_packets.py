@@ -22,8 +22,7 @@ def send_of_server(model: Model, passages: Passages, connection: Connection, eve
     data = pieces[0]
     what, routed, left = results[0]
     opens = connection.protocol == TCP and is_opening(segment.flags)
-    is_over = connection.closed or not connection.is_certain
-    if opens and is_over and _is_untranslated(connection, data, left):
+    if opens and not connection.is_open and _is_untranslated(connection, data, left):
         _opens_its_own(model, connection)
         return
     problem = what if what != "leaves" else ""

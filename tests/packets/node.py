@@ -87,17 +87,21 @@ class Node:
         self.tables = ServiceMaps(self.pinned)
         self.destinations = Destinations(self.pinned)
 
+    def delete_entries(self, *names: str) -> None:
+        """Delete all entries of maps."""
+        for name in names:
+            entries = self.pinned.map(name)
+            entries.delete_many([key for key, _ in entries.items()])
+
     def reset(self) -> None:
         """Remove all Services, connections and settings."""
         self.tables.clear()
-        for name in (
+        self.delete_entries(
             *("connections", "new_connections", "node_addresses", "interfaces"),
             *("affinities", "service_networks", "fragments", "icmp_targets", "hardware_addresses"),
             *("netfilter_flows", "established_flows", "backend_outcomes", "quarantined"),
             *("backend_failures", "masquerade_choices", "port_shortages"),
-        ):
-            entries = self.pinned.map(name)
-            entries.delete_many([key for key, _ in entries.items()])
+        )
         for name in ("backend_loads", "direct_flows", "fast_flows"):
             self._fill_with_zeros(name)
         for name in (

@@ -48,9 +48,7 @@ def test_after_a_change_no_new_connection_goes_to_a_removed_backend(node: Node) 
     node.service("web", backends(4), frontends=[vip])
     assert len(chosen(node, vip, 100)) == 4
     node.service("web", backends(3, start=3), frontends=[vip])
-    for name in ("new_connections", "connections"):
-        table = node.pinned.map(name)
-        table.delete_many([key for key, _ in table.items()])
+    node.delete_entries("new_connections", "connections")
     assert set(chosen(node, vip, 300)) == {"10.244.9.3", "10.244.9.4", "10.244.9.5"}
 
 

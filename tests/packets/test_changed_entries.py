@@ -50,13 +50,6 @@ def stopped(node: Node, step: str, packet: Packet) -> None:
     assert node.counter("dropped__step_missing") > 0
 
 
-def clear(node: Node, *names: str) -> None:
-    """Remove all entries of maps."""
-    for name in names:
-        entries = node.pinned.map(name)
-        entries.delete_many([key for key, _ in entries.items()])
-
-
 def take_frontend(node: Node, peers: Peers) -> None:
     """Have the frontend of a Service be that of another one, with a backend on trial, too."""
     backends = [peers.with_port(peers.other_backend, port) for port in (7000, 7001)]
@@ -75,8 +68,8 @@ def frontend_key(node: Node, peers: Peers, frontend: str) -> bytes:
 
 
 CHANGES: dict[str, Callable[[Node, Peers], None]] = {
-    "the frontend is removed": lambda node, _: clear(node, "frontends"),
-    "the backends are removed": lambda node, _: clear(node, "backends"),
+    "the frontend is removed": lambda node, _: node.delete_entries("frontends"),
+    "the backends are removed": lambda node, _: node.delete_entries("backends"),
     "another Service has the frontend": take_frontend,
 }
 
@@ -117,7 +110,7 @@ def test_a_packet_keeps_a_backend_that_is_full_while_entries_change(
     node.node_address(address_of(limited.peers.vip), nodeports=True)
     stopped(node, "step_revise", limited.first(2000))
     if changed:
-        clear(node, changed)
+        node.delete_entries(changed)
     verdict, out = node.run("step_revise", limited.first(2000))
     assert limited.full_counted() == (not changed)
     assert (verdict == UNSPEC) == bool(changed)
@@ -139,7 +132,7 @@ def test_a_packet_keeps_a_backend_that_is_full_while_the_one_with_room_goes(
         backends = node.pinned.map("backends")
         before = dict(backends.items())
         if changed:
-            clear(node, "backends")
+            node.delete_entries("backends")
         verdict, out = node.run("step_revise", packet)
         assert verdict == UNSPEC
         chosen.add(out.payload.dport - FIRST_PORT)
@@ -173,7 +166,7 @@ def test_connections_do_not_overflow_while_the_entry_for_that_is_missing(
     loaded = spilling(node, tcp_peers, "lc")
     loaded.put([(9, 0), (9, 0), *[(0, 0)] * 4])
     assert loaded.open(2000) == NEAR
-    clear(node, "spills")
+    node.delete_entries("spills")
     assert {loaded.open(port) for port in range(2001, 2010)} <= {0, 1}
 
 
@@ -184,7 +177,7 @@ def test_an_address_keeps_no_new_backend_while_the_entries_to_compare_are_missin
     counted_ipv4.put([(3, 0), (2, 0), (3, 0)])
     before = counted_ipv4.node.pinned.map("localities").items()
     known = dict(before)
-    clear(counted_ipv4.node, "candidates")
+    counted_ipv4.node.delete_entries("candidates")
     assert counted_ipv4.open(2000) in range(3)
     assert dict(counted_ipv4.node.pinned.map("localities").items()) == known
 
@@ -236,7 +229,7 @@ def test_while_it_is_not_known_what_overflows_no_backend_on_trial_is_tried(
     """Near ones are tried at any time, but which are near says an entry that is not there."""
     loaded = spilling(node, tcp_peers, "lc", trial=(1, 5))
     loaded.put([(0, 0)] * ALL)
-    clear(node, "spills")
+    node.delete_entries("spills")
     assert {loaded.open(port) for port in range(2000, 2010)} == {0}
 
 
@@ -249,7 +242,7 @@ def test_a_backend_opens_a_connection_whose_entry_goes_meanwhile(
     opening = tcp_peers.opening(backend, client)
     with without_step(node, "step_first"):
         node.run("egress", opening)
-    clear(node, "connections")
+    node.delete_entries("connections")
     verdict, after = node.run("step_first", opening)
     assert verdict == UNSPEC
     assert same(after, opening)

@@ -16,7 +16,7 @@ from tests.packets.icmp_errors import error
 from tests.packets.node import UNSPEC
 from tests.packets.packet import same, tcp, udp
 from tests.packets.peers import Peers, address_of
-from tests.packets.test_changed_entries import clear, without_step
+from tests.packets.test_changed_entries import without_step
 from tests.packets.test_connection_gc import KEEP
 from tests.packets.test_fast_path_outside import _with_options
 from tests.packets.untranslated import (
@@ -335,7 +335,7 @@ def test_an_opening_of_the_pod_ends_only_the_connection_that_it_has_shown_to_be_
     if meanwhile.startswith("another"):
         node.set_fields("connections", outside=0)
     elif meanwhile:
-        clear(node, "connections")
+        node.delete_entries("connections")
         node.fill_filter(1)
     verdict, frame = tcp_testbed.run("step_first", "pod1", opening)
     assert verdict == UNSPEC

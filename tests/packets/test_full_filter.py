@@ -25,7 +25,6 @@ from tests.packets.packet import same, sctp
 from tests.packets.peers import SCTP_PEERS, TCP_PEERS, UDP_PEERS, Peers
 from tests.packets.queues import CLOSED, take_all
 from tests.packets.test_associations import TO_BACKEND, TO_CLIENT, Association, tagged
-from tests.packets.test_changed_entries import clear
 
 MANY = 1 << 20
 """So many pairs are half open that new ones are held where the kernel evicts."""
@@ -163,7 +162,7 @@ def test_a_packet_whose_entry_is_removed_before_a_step_is_dropped(
     if step == "step_masquerade":
         hook, packet = "egress", routed
     node.run(hook, packet)
-    clear(node, *TABLES)
+    node.delete_entries(*TABLES)
     node.fill_filter(int(filled))
     verdict, after = node.run(step, packet)
     assert (verdict, bytes(after)) == (SHOT, bytes(packet))
@@ -181,7 +180,7 @@ def test_an_end_whose_entries_are_removed_before_it_is_rewritten_arrives(
     ends = ((association.client, association.vip), (association.seen, association.backend))
     comes, goes = (tagged(sctp(*pair, SCTPChunkAbort()), TO_BACKEND) for pair in ends)
     assert same(node.ingress(comes), goes)
-    clear(node, *TABLES)
+    node.delete_entries(*TABLES)
     node.fill_filter(int(filled))
     verdict, after = node.run("step_rewrite", comes)
     assert verdict == UNSPEC

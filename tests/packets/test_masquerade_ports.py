@@ -190,6 +190,13 @@ def test_the_port_of_a_closed_connection_is_used_again_by_the_next_when_no_other
     assert same(node.forward(tcp(later, tcp_peers.vip)), tcp(seen, tcp_peers.backend))
 
 
+def grow_older(node: Node) -> None:
+    """Let all connections have begun a second ago, and forget how few ports there were."""
+    for table in ("new_connections", "connections"):
+        node.set_fields(table, created=time.monotonic_ns() - NS_PER_SECOND)
+    node.set_fields("port_shortages", noted=0)
+
+
 def half_open(node: Node, peers: Peers) -> dict[str, str]:
     """Take all four ports by connections that are not established."""
     peers.service(node, [peers.backend], masquerade=True)
@@ -221,7 +228,7 @@ def test_a_handshake_that_is_not_complete_after_a_second_gives_its_port_if_no_ot
     established, seen = clients.popitem()
     arrives, leaves = peers.proof(established, peers.vip, peers.backend, seen)
     assert same(node.forward(arrives), leaves)
-    node.set_fields("connections", created=time.monotonic_ns() - NS_PER_SECOND)
+    grow_older(node)
     later = [peers.with_port(peers.external, 6000 + number) for number in range(3)]
     ports = {peers.connect(node, client, peers.vip, peers.backend) for client in later}
     assert ports == set(clients.values())
@@ -257,13 +264,6 @@ def test_a_question_that_has_its_answer_gives_its_port_if_no_other_is_free(
         for client in later
     }
     assert seen == set(clients.values()) - {clients[goes_on]}
-
-
-def grow_older(node: Node) -> None:
-    """Have all connections begin a second earlier, and forget how few ports there were."""
-    for table in ("new_connections", "connections"):
-        node.set_fields(table, created=time.monotonic_ns() - NS_PER_SECOND)
-    node.set_fields("port_shortages", noted=0)
 
 
 def test_each_port_of_an_abandoned_flood_is_used_again_once(node: Node, peers: Peers) -> None:

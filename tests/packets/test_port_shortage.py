@@ -68,9 +68,7 @@ def exhausted(node: Node, peers: Peers) -> bytes:
 
 def end_all(node: Node) -> None:
     """Have all connections end, as if the connection GC had removed them."""
-    for name in ("connections", "new_connections"):
-        entries = node.pinned.map(name)
-        entries.delete_many([key for key, _ in entries.items()])
+    node.delete_entries("connections", "new_connections")
 
 
 def test_only_a_whole_search_for_ports_that_have_just_closed_shows_that_there_are_none(

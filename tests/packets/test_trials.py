@@ -156,13 +156,7 @@ def test_on_two_cpus_at_once_exactly_one_tries(plain: Tried) -> None:
             counts = Counter(pool.map(open_, frames))
         sick = counts[address_port(plain.sick[0])[0][-length:]]
         assert sick == 1, counts
-        empty(plain.node)
-
-
-def empty(node: Node) -> None:
-    for name in ("connections", "new_connections"):
-        table = node.pinned.map(name)
-        table.delete_many([key for key, _ in table.items()])
+        plain.node.delete_entries("connections", "new_connections")
 
 
 @pytest.mark.parametrize("flags", ["RA", "silence"])

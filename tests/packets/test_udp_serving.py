@@ -20,8 +20,7 @@ def endpoints(node: Node) -> Iterator[UdpEndpointsMap]:
     opened = UdpEndpointsMap(node.pinned)
     opened.change([STAYS, LEAVES], [])
     yield opened
-    table = node.pinned.map("udp_serving")
-    table.delete_many([key for key, _ in table.items()])
+    node.delete_entries("udp_serving")
 
 
 def later(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -237,7 +237,7 @@ static inline int masquerade_port_try(struct __sk_buff *skb, struct flow *wire, 
 /*
  * Choose a source port for `wire` (node -> backend) that is unique for its addresses, and take the
  * key of its replies. The further the search goes, the more it claims, and then begins again with
- * the port that was not used for longest. -EAGAIN: none was free in this round.
+ * the port that was not used for longest. -EAGAIN: none was free in this round. -EEXIST: in none.
  */
 static inline int masquerade_port_take(struct __sk_buff *skb, const struct settings *settings,
 				       struct port_search *search, struct flow *wire,
@@ -264,6 +264,6 @@ static inline int masquerade_port_take(struct __sk_buff *skb, const struct setti
 		search->claim++;
 	}
 	if (search->round == (search->shortage ? MASQUERADE_ROUNDS : URGENT_FROM_ROUND))
-		port_shortage_note(wire, search->shortage + 1);
+		port_shortage_note(wire, search->shortage + 1); /* one worse than was known */
 	return search->round < MASQUERADE_ROUNDS ? -EAGAIN : -EEXIST;
 }

@@ -23,7 +23,7 @@ _LOOK_SECONDS = 0.1
 def compile_source(source: CSource, unwanted: Callable[[], bool] = lambda: False) -> bytes:
     """Compile in a process of its own; return the bytecode, encoded.
 
-    ``unwanted()``: nobody needs the result any more. Then the process is killed, and
+    ``unwanted()``: True if the bytecode is not needed any more. Then the compiler is killed, and
     ``Interrupted`` is raised.
     """
     request = CompileRequest(

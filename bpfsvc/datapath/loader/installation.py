@@ -173,8 +173,7 @@ def begin_install(
 
     Most of the time is the verifier's, and Services can be written meanwhile. Where a build is
     replaced that is in force, nothing is written before it is certain that the new one loads.
-    ``unwanted()``: the build is not needed any more; then nothing is compiled for it, and
-    ``Interrupted`` is raised.
+    ``unwanted()``: see :func:`compile_source`.
     """
     root.create()
     root.discard_next()
