@@ -1,6 +1,8 @@
 """``pytest -p tests.mutants.python_plugin``: put changed code into functions, one at a time.
 
-The functions are those that the tests have imported already, so nothing is imported anew.
+The functions are those that the tests have imported already, so nothing is imported anew. All tests
+run once without a change: they show which functions each of them calls. The tests that call the
+changed function come first, those of the fewest functions before the others.
 """
 
 from __future__ import annotations
@@ -10,10 +12,13 @@ import inspect
 import json
 import os
 import random
+import sys
+import tempfile
 import time
+from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
-from types import FunctionType
+from types import CodeType, FrameType, FunctionType
 from typing import Any
 
 import pytest
@@ -28,6 +33,7 @@ def pytest_runtestloop(session: pytest.Session) -> bool:
     """Try the changes in place of running the tests."""
     items = {item.nodeid: item for item in session.items}
     tests = [items[name] for name in varied(items, random.Random(1))]
+    calls = _calls(tests)
     deadline = float(os.environ.get(UNTIL, "inf"))
     with Path(os.environ[RESULTS]).open("a") as results:
         for line in Path(os.environ[JOBS]).read_text().splitlines():
@@ -35,10 +41,64 @@ def pytest_runtestloop(session: pytest.Session) -> bool:
                 break
             number, fields = json.loads(line)
             change = Change(*fields) if fields else None
-            answer = in_child(partial(_try, change, tests))
+            ordered = _callers_first(tests, calls, _name(change)) if change else tests
+            answer = in_child(partial(_try, change, ordered))
             results.write(json.dumps({**answer, "number": number}) + "\n")
             results.flush()
     return True
+
+
+def _calls(tests: list[pytest.Item]) -> list[set[str]]:
+    """Return the names of the functions that each test calls, in the order of the tests."""
+    with tempfile.NamedTemporaryFile("w+") as noted:
+        in_child(partial(_note_calls, tests, Path(noted.name)))
+        return [set(json.loads(line)) for line in noted]
+
+
+def _note_calls(tests: list[pytest.Item], path: Path) -> dict[str, Any]:
+    """Run tests; write the names of the functions that each of them calls, a line for each."""
+    called: set[CodeType] = set()
+
+    def profile(frame: FrameType, event: str, _: object) -> None:
+        if event == "call":
+            called.add(frame.f_code)
+
+    modules = {
+        getattr(module, "__file__", None): name
+        for name, module in sys.modules.items()
+        if name.startswith("bpfsvc.")
+    }
+    with path.open("w") as noted:
+        for test in tests:
+            called.clear()
+            sys.setprofile(profile)
+            run_until_failure([test])
+            sys.setprofile(None)
+            noted.write(json.dumps(sorted(_names(called, modules))) + "\n")
+    return {}
+
+
+def _names(called: Iterable[CodeType], modules: dict[str | None, str]) -> set[str]:
+    """Return the names of functions; what is within a function counts as the function."""
+    return {
+        f"{modules[code.co_filename]}:{code.co_qualname.split('.<locals>')[0]}"
+        for code in called
+        if code.co_filename in modules
+    }
+
+
+def _name(change: Change) -> str:
+    return f"{change.module}:{change.function}"
+
+
+def _callers_first(
+    tests: list[pytest.Item], calls: list[set[str]], function: str
+) -> list[pytest.Item]:
+    """Return the tests, those first that call the function, the fewest other functions before."""
+    if len(calls) < len(tests):
+        return tests
+    place = sorted(range(len(tests)), key=lambda at: (function not in calls[at], len(calls[at])))
+    return [tests[at] for at in place]
 
 
 def _try(change: Change | None, tests: list[pytest.Item]) -> dict[str, Any]:

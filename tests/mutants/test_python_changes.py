@@ -10,7 +10,7 @@ import pytest
 
 from tests.mutants.child import in_child
 from tests.mutants.python_changes import Change, changes
-from tests.mutants.python_plugin import _function, _try
+from tests.mutants.python_plugin import _callers_first, _function, _names, _try
 
 _SOURCE = '''\
 """A module."""
@@ -102,3 +102,21 @@ def test_what_a_child_does_stays_there_and_what_does_not_end_is_ended() -> None:
     assert here == []
     assert in_child(never, longest=0.2)["state"] == "no end"
     assert in_child(lambda: {"state": str(1 // 0)})["state"] == "broken"
+
+
+def test_a_function_within_a_function_counts_as_the_function_around_it() -> None:
+    def inner() -> None: ...
+
+    names = _names([inner.__code__], {__file__: "tests.one"})
+    assert names == {"tests.one:test_a_function_within_a_function_counts_as_the_function_around_it"}
+
+
+def test_the_tests_that_call_the_changed_function_come_first(
+    request: pytest.FixtureRequest,
+) -> None:
+    other, many, few = (
+        pytest.Function.from_parent(request.node.parent, name=name, callobj=lambda: None)
+        for name in ("other", "many", "few")
+    )
+    calls = [{"one:b"}, {"one:a", "one:b"}, {"one:a"}]
+    assert _callers_first([other, many, few], calls, "one:a") == [few, many, other]
