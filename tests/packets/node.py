@@ -371,7 +371,8 @@ class Node:
         self._age(seconds, "affinities")
 
     def _age(self, seconds: float, *names: str) -> None:
-        seen = time.monotonic_ns() - int(seconds * 1e9)
+        # As in the programs, the difference is right even if the machine did not run at that time.
+        seen = time.monotonic_ns() - int(seconds * 1e9) & 0xFFFF_FFFF_FFFF_FFFF
         for name in names:
             record = self.pinned.layout.maps[name].value
             table = self.pinned.map(name)

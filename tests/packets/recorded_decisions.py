@@ -122,12 +122,12 @@ def scheduled_service(
     }
 
 
-def put_loads(pinned: Pinned, random: Random) -> None:
-    """Give each backend some active and inactive connections."""
+def put_loads(pinned: Pinned, random: Random, least: int) -> None:
+    """Give each backend some inactive connections, and at least so many active ones."""
     loads = pinned.map("backend_loads")
     record = pinned.layout.maps["backend_loads"].value
     for counters in range(1, 2048):
-        number = random.randrange(8) + (random.randrange(9) << 32)
+        number = least + random.randrange(8) + (random.randrange(9) << 32)
         loads.update(struct.pack("=I", counters), record.pack({"connections": number}))
 
 
@@ -137,8 +137,8 @@ def compare_schedules(pinned: Pinned, kernel: PrivateKernel, interface: int) -> 
     for family in (4, 6):
         case = scheduled_case(family)
         kernel.load(context_of_case(case), objects_of_case(case))
-        for _ in range(2):
-            put_loads(pinned, random)
+        for least in (0, 8):  # with 8, all backends of "ovf" are full
+            put_loads(pinned, random, least)
             by_entries = recorded(PinnedReader(pinned))
             for flow in case["flows"]:
                 asked, port = from_flow(flow), random.randrange(1, 65536)
