@@ -14,7 +14,7 @@ from contextlib import suppress
 
 import pytest
 
-from bpfsvc.devtools.lab.dial import OpenConnection, disconnect
+from bpfsvc.devtools.lab.dial import OpenConnection, connect, disconnect
 from bpfsvc.devtools.lab.namespace import Namespace
 from bpfsvc.devtools.lab.patience import wait
 from tests.lab.known_pods import opened
@@ -29,7 +29,7 @@ from tests.lab.test_quarantine import (
     call,
     sick_testbed,
 )
-from tests.lab.testbed import Testbed
+from tests.lab.testbed import EMPTY, Testbed, objects
 
 RESET_LATER = "tcp dport 8080 tcp flags & (syn|ack) == ack counter reject with tcp reset"
 SILENT_LATER = "tcp dport 8080 tcp flags & (syn|ack) == ack counter drop"
@@ -42,6 +42,7 @@ pytestmark = pytest.mark.parametrize("where", ["pod", "node"])
 def running() -> Iterator[Testbed]:
     """A lab with an API server; the first pod is a client, the others are backends."""
     with sick_testbed("") as testbed:
+        testbed.cluster.put("empty", *objects(EMPTY, []))
         yield testbed
 
 
@@ -209,6 +210,27 @@ def test_a_connection_that_is_not_in_the_sample_is_not_told(
         call(running, where, family, patient=True).close()
         table.update(bytes(4), asked)
     assert_told_next(running, observer, where, family)
+
+
+def test_refusals_have_a_sample_of_their_own(running: Testbed, where: str, family: int) -> None:
+    """Two calls of the node are refused: the first is in no sample, the second in each."""
+    never, always = 2**32 - 1, 0
+    with observing(running, "--path", "socket") as observer:
+        with stopped_agent(running) as pinned:
+            table, record = pinned.map("observed"), pinned.layout.maps["observed"].value
+            asked = table.lookup(bytes(4))
+            assert asked
+            for failures, connections in ((never, always), (always, never)):
+                sample = {"failures": failures, "connections": connections}
+                table.update(bytes(4), record.pack(record.unpack(asked) | sample))
+                with pytest.raises(ConnectionRefusedError):
+                    connect(running.node, EMPTY.vip(family), 80)
+                call(running, where, family, patient=True).close()
+            table.update(bytes(4), asked)
+        assert next_told(observer)["kind"] == "made"
+        rest = {next_told(observer)["kind"] for _ in range(3)}
+        assert rest == {"answered", "ended", "refused"}
+        assert_told_next(running, observer, where, family)
 
 
 def assert_told_next(testbed: Testbed, observer: Observer, where: str, family: int) -> None:

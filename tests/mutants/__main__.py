@@ -41,7 +41,12 @@ _LAB_TESTS_OF_TRAFFIC = (
     *("context", "drops", "endpoint_removal", "explain", "failed"),
 )
 """With what the names of files begin whose tests are about packets and sockets."""
-_PACKAGE, _PYTHON_TESTS = "bpfsvc.services", "tests/services"
+_PACKAGE = "bpfsvc.services"
+_PYTHON_TESTS = (
+    *("tests/services", "tests/cli/test_validate.py", "tests/specification"),
+    *("tests/explain", "tests/metrics"),
+)
+"""Tests of the package that need no kernel."""
 _FIRST_TESTS = 20
 """Tests of a change in the first stage, with one changed program: it compiles in a few seconds."""
 _LAB_TESTS = 10
@@ -94,7 +99,7 @@ def of_python(arguments: argparse.Namespace) -> int:
     started = time.time()
     until = started + 60 * arguments.minutes
     with tempfile.TemporaryDirectory(prefix="bpfsvc-mutants-") as name:
-        answers = _run(Path(name), jobs, arguments.workers, until, [*plugin, _PYTHON_TESTS])
+        answers = _run(Path(name), jobs, arguments.workers, until, [*plugin, *_PYTHON_TESTS])
     if answers.pop(0, {}).get("state") != "survived":
         print("tests fail without a change", file=sys.stderr)
         return 2

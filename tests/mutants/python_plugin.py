@@ -1,8 +1,8 @@
 """``pytest -p tests.mutants.python_plugin``: put changed code into functions, one at a time.
 
 The functions are those that the tests have imported already, so nothing is imported anew. All tests
-run once without a change: they show which functions each of them calls. The tests that call the
-changed function come first, those of the fewest functions before the others.
+run once without a change: they show which functions each of them calls. A change meets the tests
+that call the changed function, those of the fewest functions first.
 """
 
 from __future__ import annotations
@@ -28,6 +28,9 @@ from tests.mutants.plugin import JOBS, RESULTS, UNTIL
 from tests.mutants.python_changes import Change, changed_code
 from tests.mutants.reach import varied
 
+_LONGEST_OF_ALL = 900.0
+"""Seconds that all tests may take under a profiler."""
+
 
 def pytest_runtestloop(session: pytest.Session) -> bool:
     """Try the changes in place of running the tests."""
@@ -41,8 +44,8 @@ def pytest_runtestloop(session: pytest.Session) -> bool:
                 break
             number, fields = json.loads(line)
             change = Change(*fields) if fields else None
-            ordered = _callers_first(tests, calls, _name(change)) if change else tests
-            answer = in_child(partial(_try, change, ordered))
+            callers = _callers(tests, calls, _name(change)) if change else tests
+            answer = in_child(partial(_try, change, callers))
             results.write(json.dumps({**answer, "number": number}) + "\n")
             results.flush()
     return True
@@ -51,8 +54,10 @@ def pytest_runtestloop(session: pytest.Session) -> bool:
 def _calls(tests: list[pytest.Item]) -> list[set[str]]:
     """Return the names of the functions that each test calls, in the order of the tests."""
     with tempfile.NamedTemporaryFile("w+") as noted:
-        in_child(partial(_note_calls, tests, Path(noted.name)))
-        return [set(json.loads(line)) for line in noted]
+        in_child(partial(_note_calls, tests, Path(noted.name)), _LONGEST_OF_ALL)
+        calls = [set(json.loads(line)) for line in noted]
+    assert len(calls) == len(tests), "the tests take too long, or end the process"
+    return calls
 
 
 def _note_calls(tests: list[pytest.Item], path: Path) -> dict[str, Any]:
@@ -71,11 +76,20 @@ def _note_calls(tests: list[pytest.Item], path: Path) -> dict[str, Any]:
     with path.open("w") as noted:
         for test in tests:
             called.clear()
+            _forget_results()
             sys.setprofile(profile)
             run_until_failure([test])
             sys.setprofile(None)
             noted.write(json.dumps(sorted(_names(called, modules))) + "\n")
     return {}
+
+
+def _forget_results() -> None:
+    """Have functions called again whose results an earlier test has left in a cache."""
+    for name, module in tuple(sys.modules.items()):
+        for value in vars(module).values() if name.startswith("bpfsvc.") else ():
+            if hasattr(value, "cache_clear"):
+                value.cache_clear()
 
 
 def _names(called: Iterable[CodeType], modules: dict[str | None, str]) -> set[str]:
@@ -91,14 +105,10 @@ def _name(change: Change) -> str:
     return f"{change.module}:{change.function}"
 
 
-def _callers_first(
-    tests: list[pytest.Item], calls: list[set[str]], function: str
-) -> list[pytest.Item]:
-    """Return the tests, those first that call the function, the fewest other functions before."""
-    if len(calls) < len(tests):
-        return tests
-    place = sorted(range(len(tests)), key=lambda at: (function not in calls[at], len(calls[at])))
-    return [tests[at] for at in place]
+def _callers(tests: list[pytest.Item], calls: list[set[str]], function: str) -> list[pytest.Item]:
+    """Return the tests that call the function, those first that call the fewest functions."""
+    place = [at for at, names in enumerate(calls) if function in names]
+    return [tests[at] for at in sorted(place, key=lambda at: len(calls[at]))]
 
 
 def _try(change: Change | None, tests: list[pytest.Item]) -> dict[str, Any]:

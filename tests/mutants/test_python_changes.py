@@ -10,7 +10,7 @@ import pytest
 
 from tests.mutants.child import in_child
 from tests.mutants.python_changes import Change, changes
-from tests.mutants.python_plugin import _callers_first, _function, _names, _try
+from tests.mutants.python_plugin import _callers, _function, _names, _try
 
 _SOURCE = '''\
 """A module."""
@@ -111,7 +111,7 @@ def test_a_function_within_a_function_counts_as_the_function_around_it() -> None
     assert names == {"tests.one:test_a_function_within_a_function_counts_as_the_function_around_it"}
 
 
-def test_the_tests_that_call_the_changed_function_come_first(
+def test_a_change_meets_the_tests_that_call_its_function(
     request: pytest.FixtureRequest,
 ) -> None:
     other, many, few = (
@@ -119,4 +119,4 @@ def test_the_tests_that_call_the_changed_function_come_first(
         for name in ("other", "many", "few")
     )
     calls = [{"one:b"}, {"one:a", "one:b"}, {"one:a"}]
-    assert _callers_first([other, many, few], calls, "one:a") == [few, many, other]
+    assert _callers([other, many, few], calls, "one:a") == [few, many]
