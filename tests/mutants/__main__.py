@@ -67,6 +67,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1, help="which changes, and in which order")
     parser.add_argument("--count", type=int, default=1000, help="changes at most")
     parser.add_argument("--tests", type=int, default=1200, help="tests of a change at most")
+    parser.add_argument("--lab-tests", type=int, default=_LAB_TESTS, help="and so many lab tests")
     parser.add_argument("--workers", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--coverage", type=Path, default=Path("build/coverage"))
     parser.add_argument("--write", type=Path, metavar="FILE", help="put the figures there")
@@ -199,7 +200,7 @@ def _jobs(
         names = reach.tests(change.file, change.line, arguments.tests, chance)
         in_lab = [
             *added_in_lab,
-            *reaches.lab.tests(change.file, change.line, _LAB_TESTS, chance),
+            *reaches.lab.tests(change.file, change.line, arguments.lab_tests, chance),
         ]
         if not (names or in_lab or added):
             unreached.append(change)

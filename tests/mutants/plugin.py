@@ -32,7 +32,7 @@ from bpfsvc.datapath.loader.compiler_process import compile_source
 from bpfsvc.datapath.loader.source import CSource, load
 from bpfsvc.devtools.lab import sandbox
 from tests.mutants.build import compile_programs
-from tests.mutants.child import LONGEST, LONGEST_IN_LAB, in_child, run_until_failure
+from tests.mutants.child import LONGEST, in_child, lab_limit, run_until_failure
 
 JOBS, RESULTS = "BPFSVC_MUTANTS_JOBS", "BPFSVC_MUTANTS_RESULTS"
 """Variables with the names of the files with changes to try, and of what became of them."""
@@ -80,7 +80,11 @@ def _stages(job: dict[str, Any], base: Bytecode) -> Iterator[tuple[Stage, Runner
     for stage in job["stages"]:
         yield stage, partial(_run, base.layout.digest), LONGEST
     if job["lab"]:
-        yield (job["stages"][-1][0], job["lab"]), partial(_run_in_lab, base), LONGEST_IN_LAB
+        yield (
+            (job["stages"][-1][0], job["lab"]),
+            partial(_run_in_lab, base),
+            lab_limit(len(job["lab"])),
+        )
 
 
 class _Change(NamedTuple):

@@ -17,6 +17,7 @@ from bpfsvc.explain.question import Question, question
 from bpfsvc.services.rules.context import NodeContext, ServiceConfig
 from bpfsvc.services.rules.view import evaluate
 from bpfsvc.services.scheduling.annotations import read_scheduling
+from tests.packets.events import Events
 from tests.packets.loads import HALF_OPEN, Loaded
 from tests.packets.node import REDIRECT, UNSPEC, Node
 from tests.packets.packet import address_port, frame, tcp
@@ -134,6 +135,16 @@ def test_every_endpoint_is_filled_and_then_packets_are_refused_and_counted(
     assert refused(limited.node, limited.first(2006))
     assert limited.full_counted() == 1
     assert refusals_counted(metrics) == {labels(limited.peers, "rejected", "backends_full"): 1}
+
+
+def test_a_packet_that_finds_all_backends_full_is_told_with_this_reason(limited: Limited) -> None:
+    limited.write(1)
+    assert [limited.begin(port) for port in range(2000, 2000 + LIMIT)] == [0] * LIMIT
+    events = Events(limited.node)
+    assert limited.begin(2010) is None
+    (event,) = events.read()
+    events.close()
+    assert (event["kind"], event["reason"]) == ("refused", "backends_full")
 
 
 def test_where_a_connection_ends_the_next_one_is_opened(limited: Limited) -> None:

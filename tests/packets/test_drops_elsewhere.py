@@ -80,6 +80,16 @@ def test_a_packet_of_a_connection_is_known_wherever_it_is_dropped(
             assert event["service"] > 0
 
 
+def test_a_packet_of_a_connection_to_what_is_a_frontend_too_is_told_once(
+    node: Node, drops: DroppedPackets, peers: Peers
+) -> None:
+    client, vip, backend, _ = peers.connected(node)
+    peers.service(node, [], "other", frontends=[backend])
+    drops.ask()
+    (event,) = drops.told(peers.data(client, backend))
+    assert ends(event) == (client, vip, backend)
+
+
 @FILTERS
 def test_a_masqueraded_packet_whose_connection_has_gone_is_of_no_connection(
     node: Node, drops: DroppedPackets, peers: Peers, every_port: bool
