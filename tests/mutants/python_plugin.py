@@ -68,11 +68,6 @@ def _note_calls(tests: list[pytest.Item], path: Path) -> dict[str, Any]:
         if event == "call":
             called.add(frame.f_code)
 
-    modules = {
-        getattr(module, "__file__", None): name
-        for name, module in sys.modules.items()
-        if name.startswith("bpfsvc.")
-    }
     with path.open("w") as noted:
         for test in tests:
             called.clear()
@@ -80,7 +75,7 @@ def _note_calls(tests: list[pytest.Item], path: Path) -> dict[str, Any]:
             sys.setprofile(profile)
             run_until_failure([test])
             sys.setprofile(None)
-            noted.write(json.dumps(sorted(_names(called, modules))) + "\n")
+            noted.write(json.dumps(sorted(_names(called))) + "\n")
     return {}
 
 
@@ -92,8 +87,16 @@ def _forget_results() -> None:
                 value.cache_clear()
 
 
-def _names(called: Iterable[CodeType], modules: dict[str | None, str]) -> set[str]:
-    """Return the names of functions; what is within a function counts as the function."""
+def _names(called: Iterable[CodeType]) -> set[str]:
+    """Return the names of functions; what is within a function counts as the function.
+
+    A test may have imported their modules.
+    """
+    modules = {
+        getattr(module, "__file__", None): name
+        for name, module in sys.modules.items()
+        if name.startswith(("bpfsvc.", __package__))
+    }
     return {
         f"{modules[code.co_filename]}:{code.co_qualname.split('.<locals>')[0]}"
         for code in called

@@ -107,8 +107,8 @@ def test_what_a_child_does_stays_there_and_what_does_not_end_is_ended() -> None:
 def test_a_function_within_a_function_counts_as_the_function_around_it() -> None:
     def inner() -> None: ...
 
-    names = _names([inner.__code__], {__file__: "tests.one"})
-    assert names == {"tests.one:test_a_function_within_a_function_counts_as_the_function_around_it"}
+    around = test_a_function_within_a_function_counts_as_the_function_around_it.__name__
+    assert _names([inner.__code__]) == {f"{__name__}:{around}"}
 
 
 def test_a_change_meets_the_tests_that_call_its_function(
