@@ -36,6 +36,7 @@ _NOT_FOR_MUTANTS = tuple(
 )
 """Tests that compile by themselves or compare code, and tests of what another process loads."""
 _LAB = "tests/lab"
+_IN_A_SANDBOX = ("-p", "bpfsvc.devtools.lab.pytest_plugin")
 _LAB_TESTS_OF_TRAFFIC = (
     *("traffic_", "observe", "connect", "quarantine", "schedul", "spill", "udp_sockets"),
     *("context", "drops", "endpoint_removal", "explain", "failed"),
@@ -44,9 +45,9 @@ _LAB_TESTS_OF_TRAFFIC = (
 _PACKAGE = "bpfsvc.services"
 _PYTHON_TESTS = (
     *("tests/services", "tests/cli/test_validate.py", "tests/specification"),
-    *("tests/explain", "tests/metrics"),
+    *("tests/explain", "tests/metrics", "tests/agent"),
 )
-"""Tests of the package that need no kernel."""
+"""Tests of the package that load no program."""
 _FIRST_TESTS = 20
 """Tests of a change in the first stage, with one changed program: it compiles in a few seconds."""
 _LAB_TESTS = 10
@@ -78,7 +79,9 @@ def main() -> int:
         action="store_true",
         help="only changes that no test of the runs in the record has seen; the figures are of all",
     )
-    parser.add_argument("--only", action="append", default=[], metavar="FILE[:LINE]")
+    parser.add_argument(
+        "--only", action="append", default=[], metavar="FILE[:LINE] or MODULE[:LINE]"
+    )
     parser.add_argument(
         "--add",
         action="append",
@@ -95,8 +98,10 @@ def of_python(arguments: argparse.Namespace) -> int:
     every = list(python_changes.changes(Path(), _PACKAGE))
     chance = random.Random(arguments.seed)
     chosen = chance.sample(every, min(arguments.count, len(every)))
+    if arguments.only:
+        chosen = [change for change in every if is_within(change, arguments.only)]
     jobs = [json.dumps([n, change]) for n, change in enumerate((None, *chosen))]
-    plugin = ["-p", "tests.mutants.python_plugin", "-m", "not slow"]
+    plugin = [*_IN_A_SANDBOX, "-p", "tests.mutants.python_plugin", "-m", "not slow"]
     started = time.time()
     until = started + 60 * arguments.minutes
     with tempfile.TemporaryDirectory(prefix="bpfsvc-mutants-") as name:
@@ -166,8 +171,8 @@ class Reaches(NamedTuple):
     lab: Reach
 
 
-def is_within(change: Change, places: list[str]) -> bool:
-    """Return whether a change is in one of these files, or on one of these lines."""
+def is_within(change: Change | python_changes.Change, places: list[str]) -> bool:
+    """Return whether a change is in one of these files or modules, or on one of these lines."""
     return not {change.file, f"{change.file}:{change.line}"}.isdisjoint(places)
 
 
@@ -264,7 +269,7 @@ def _work(jobs: list[dict[str, Any]], workers: int, until: float) -> dict[int, d
     with tempfile.TemporaryDirectory(prefix="bpfsvc-mutants-") as name:
         directory = Path(name)
         shipped.ship(directory / "compiled")
-        plugins = ["-p", "bpfsvc.devtools.lab.pytest_plugin", "-p", "tests.mutants.plugin"]
+        plugins = [*_IN_A_SANDBOX, "-p", "tests.mutants.plugin"]
         return _run(
             directory, list(map(json.dumps, jobs)), workers, until, [*plugins, _TESTS, _LAB]
         )

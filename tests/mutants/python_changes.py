@@ -45,6 +45,11 @@ class Change(NamedTuple):
     kind: str
     text: str
 
+    @property
+    def file(self) -> str:
+        """The module, as the argument --only names it."""
+        return self.module
+
 
 def changes(root: Path, package: str) -> Iterator[Change]:
     """Yield all changes of the modules of a package below ``root``."""

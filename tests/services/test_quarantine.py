@@ -33,6 +33,7 @@ A, B, C, D = (f"10.0.0.{number}" for number in range(1, 5))
     ("text", "rule"),
     [
         ("5 failures/10s for 30s", Rule(5, 10, 30)),
+        ("1 failure/1s for 1s", Rule(1, 1, 1)),
         (" 1  failure / 2m  for 1h ", Rule(1, 120, 3600)),
         (f"{MOST_FAILURES} failures/24h for {MOST_SECONDS}s", Rule(MOST_FAILURES, 86400, 86400)),
     ],
@@ -209,6 +210,31 @@ def test_a_trial_goes_on_while_another_endpoint_is_out() -> None:
     assert judged.at(30, failed=[B] * 3) == [(A, Step.TRIAL), (B, Step.AWAY)]
     assert judged.at(31, failed=[A]) == []
     assert judged.at(32, worked=[A]) == [(A, Step.BACK)]
+
+
+def test_a_success_beside_a_failure_does_not_end_a_trial_that_goes_on() -> None:
+    judged = Judged([A, B])
+    judged.at(0, failed=[A] * 3)
+    judged.at(30, failed=[B] * 3)
+    assert judged.at(31, failed=[A], worked=[A]) == []
+    assert judged.at(32, worked=[A]) == [(A, Step.BACK)]
+
+
+def test_an_outcome_without_an_attempt_decides_no_trial() -> None:
+    judged = Judged([A, B])
+    judged.at(0, failed=[A] * 3)
+    judged.at(30)
+    assert judged.quarantines.step(31, {KEY: {place(A): Outcome(0, 0)}}) == []
+    assert judged.at(32, worked=[A]) == [(A, Step.BACK)]
+
+
+def test_the_failures_that_took_an_endpoint_out_do_not_count_when_it_is_back() -> None:
+    judged = Judged([A, B], rule=Rule(failures=3, window=100, seconds=10))
+    judged.at(0, failed=[A] * 3)
+    judged.at(10)
+    assert judged.at(11, worked=[A]) == [(A, Step.BACK)]
+    assert judged.at(12, failed=[A] * 2) == []
+    assert judged.at(13, failed=[A]) == [(A, Step.AWAY)]
 
 
 def test_what_fails_while_it_is_out_does_not_count() -> None:

@@ -14,8 +14,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bpfsvc.base.address import pack
+from bpfsvc.base.address import V4_PREFIX, pack
 from bpfsvc.services.entries import Place
+from bpfsvc.services.scheduling.hashes import folded, multiplicative_hash
 from bpfsvc.services.scheduling.schedulers import (
     BUCKETS,
     MAX_ROUND,
@@ -368,3 +369,13 @@ def test_twos_draws_each_endpoint_as_ip_vs_does() -> None:
     table = positions(laid_out("twos", there), there)
     drawn = [table[max(draw - 1, 0)] for draw in range(len(table) + 1)]
     assert drawn == [ipvs_loads.twos_drawn(there, draw) for draw in range(len(table) + 1)]
+
+
+@given(st.binary(min_size=16, max_size=16))
+def test_the_bucket_of_an_address_is_that_of_ip_vs(address: bytes) -> None:
+    assert multiplicative_hash(folded(address)) == ipvs.dh_hash(address)
+
+
+@given(st.binary(min_size=4, max_size=4))
+def test_so_is_the_bucket_of_an_ipv4_address(address: bytes) -> None:
+    assert multiplicative_hash(folded(V4_PREFIX + address)) == ipvs.dh_hash(V4_PREFIX + address)

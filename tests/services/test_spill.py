@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from fractions import Fraction
 from random import Random
 from typing import Any
 
@@ -295,6 +296,23 @@ def test_of_many_endpoints_64_are_compared_and_stand_for_all() -> None:
         assert sums[0] * found.near_factor <= sums[1] * found.far_factor
         more = len(found.near) * 1100, len(found.far) * 1000
         assert more[0] * found.near_factor > more[1] * found.far_factor
+
+
+def test_of_either_kind_there_is_a_share_and_one_at_least() -> None:
+    for near, far, of_near, of_far in (
+        *((1, 1000, 1, 63), (1000, 1, 63, 1), (500, 500, 32, 32), (16, 48, 16, 48)),
+        (100, 300, 16, 48),
+    ):
+        found = sample(1000, near, far)
+        assert (len(found.near), len(found.far)) == (of_near, of_far)
+
+
+def test_factors_of_very_many_endpoints_have_32_bits_and_say_the_same() -> None:
+    near, far, overload = 3, 100_003, 1009  # both prime
+    found = sample(overload, near, far)
+    exact = Fraction(63 * (1000 * (near + far) - overload * near), overload * far)
+    assert max(found.near_factor, found.far_factor).bit_length() == 32
+    assert found.near_factor / found.far_factor == pytest.approx(float(exact), rel=1e-6)
 
 
 def test_ovf_keeps_the_order_of_weights_in_both_sets() -> None:
