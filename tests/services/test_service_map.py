@@ -45,7 +45,6 @@ def test_an_entry_has_the_ids_of_its_service_port_and_the_rest_is_its_own() -> N
     assert list(plain.entries(state)) == [Plain(7, "a", 1), Plain(7, "b", 2)]
     assert list(versioned.entries(state)) == [Versioned(7, 3, 5)]
     assert [plain.extra(entry) for entry in plain.entries(state)] == [("a", 1), ("b", 2)]
-    assert [versioned.extra(entry) for entry in versioned.entries(state)] == [(5,)]
 
 
 def test_a_service_port_without_such_entries_has_none() -> None:
