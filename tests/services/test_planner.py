@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from random import Random
 from typing import Any
 
@@ -17,7 +18,7 @@ from bpfsvc.services.plans.plan import Plan
 from bpfsvc.services.plans.registry import FRONTENDS, SERVICES
 from bpfsvc.services.rules import desired
 from bpfsvc.services.rules.context import ServiceConfig
-from tests.services.kernel import Kernel, new_planner
+from tests.services.kernel import Kernel, new_planner, restore_from
 from tests.services.objects import CONFIG, endpoint_slice, frontend, service
 
 SHARED = frontend("80.0.0.1 80")
@@ -143,6 +144,64 @@ def test_services_are_tried_again_when_a_full_map_has_room() -> None:
     assert (len(planner.refused), kernel.room) == (17, 0)
 
 
+def test_of_two_services_in_one_plan_only_the_one_without_room_is_refused() -> None:
+    planner, kernel = new_planner(max_backends=100), Frontends(room=2)
+    touched = planner.cache.apply([with_frontends(1, 2), with_frontends(2, 3)], [])
+    planner.sync(touched, 0, kernel.write)
+    assert planner.refused.keys() == {("default", "s-2")}
+
+
+def test_a_single_service_without_room_is_written_once() -> None:
+    planner, kernel = new_planner(max_backends=100), Frontends(room=2)
+    planner.sync(planner.cache.apply([with_frontends(1, 3)], []), 0, kernel.write)
+    assert (len(planner.refused), kernel.plans) == (1, 1)
+
+
+def test_what_had_no_room_is_asked_for_again_in_the_next_sync() -> None:
+    """The map may have room meanwhile without any plan of this agent."""
+    planner, kernel = new_planner(max_backends=100), Frontends(room=0)
+    planner.sync(planner.cache.apply([with_frontends(1, 2)], []), 0, kernel.write)
+    kernel.room = 2
+    planner.sync(set(planner.refused), 0, kernel.write)
+    assert (dict(planner.refused), kernel.room) == ({}, 0)
+
+
+def test_a_refused_service_gives_its_counters_back() -> None:
+    planner, kernel = new_planner(max_backends=2), Frontends(room=2)
+    slices = [endpoint_slice(ONE, TWO, of=f"s-{number}", name=f"s-{number}-1") for number in (1, 2)]
+    planner.sync(planner.cache.apply([with_frontends(1, 3), slices[0]], []), 0, kernel.write)
+    assert planner.refused
+    planner.sync(planner.cache.apply([with_frontends(2, 2), slices[1]], []), 0, kernel.write)
+    assert planner.refused.keys() == {("default", "s-1")}
+
+
+def test_a_sync_says_whether_it_has_made_room() -> None:
+    cluster = Cluster()
+    planner, write = cluster.planner, partial(cluster.kernel.execute, random=Random(1))
+    first = planner.cache.apply([service("a"), endpoint_slice(ONE, of="a")], [])
+    assert not planner.sync(first, 0, write).freed
+    gone = planner.cache.apply([], [ObjectKey("Service", "default", "a")])
+    assert planner.sync(gone, 0, write).freed
+
+
+def test_strays_that_are_deleted_make_room() -> None:
+    cluster = Cluster()
+    cluster.apply(service("a"), endpoint_slice(ONE, of="a"))
+    restarted = new_planner()
+    restore_from(cluster.kernel, restarted)
+    assert not cluster.kernel.sync(cluster.planner, set(), Random(1)).freed
+    assert cluster.kernel.sync(restarted, None, Random(1)).freed
+
+
+def test_a_frontend_whose_new_owner_has_no_room_is_deleted_with_its_old_owner() -> None:
+    cluster = Cluster(max_backends=1)
+    cluster.apply(claimant("b"), endpoint_slice(ONE, of="b"))
+    cluster.apply(claimant("a"), endpoint_slice(ONE, TWO, of="a", name="a-1"))
+    assert cluster.planner.refused.keys() == {("default", "a")}
+    cluster.apply(gone=("b",))
+    assert SHARED not in cluster.kernel.frontends
+
+
 def test_a_service_that_does_not_fit_still_releases_frontends_that_others_own() -> None:
     """Otherwise the planner would believe later that the lost frontend is still written."""
     cluster = Cluster(max_backends=1)
@@ -193,10 +252,10 @@ def test_labels_remove_a_service_and_its_slices_and_add_them_again() -> None:
 def test_service_networks_that_hold_all_of_ipv4_are_left_out() -> None:
     """IPv4 is a part of IPv6 in the kernel's maps."""
     cluster = Cluster()
-    cidrs = ("10.96.0.0/16", "fd96::/112", "::/0")
+    cidrs = ("10.96.0.0/16", "fd96::/112", "::/0", "0.0.0.0/0")
     cluster.apply(ServiceCIDR("kubernetes", tuple(map(pack_network, cidrs))))
     networks = {(unpack(one.address), one.bits) for one in cluster.planner.service_networks()}
-    assert networks == {("10.96.0.0", 112), ("fd96::", 112)}
+    assert networks == {("10.96.0.0", 112), ("fd96::", 112), ("0.0.0.0", 96)}
 
 
 def test_many_services_are_written_in_several_plans() -> None:
