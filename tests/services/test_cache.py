@@ -139,6 +139,7 @@ def test_all_objects_of_a_cache_make_an_equal_cache() -> None:
     )
     other = cluster(*known.objects())
     assert set(map(repr, other.objects())) == set(map(repr, known.objects()))
+    assert ServiceCIDR("a", (pack_network("10.96.0.0/16"),)) in known.objects()
     assert other.node_seen
     assert not cluster(service()).node_seen
 

@@ -68,6 +68,14 @@ def test_the_oldest_wins_in_any_order_of_events(order: tuple[str, ...]) -> None:
     assert winners(ownership, "a", "c") == ["a"]
 
 
+def test_of_two_services_of_one_age_the_first_by_name_wins_and_it_is_said_so() -> None:
+    ownership = FrontendOwnership()
+    for name in "ba":
+        update(ownership, claimant(name, created=OLD))
+    assert winners(ownership, "a", "b") == ["a"]
+    assert ownership.why(SHARED, ("default", "b")) == "that Service sorts first"
+
+
 def test_a_service_that_is_deleted_and_made_again_is_younger() -> None:
     ownership = FrontendOwnership()
     update(ownership, claimant("a", created=OLD))

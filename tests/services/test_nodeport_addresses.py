@@ -144,15 +144,19 @@ def test_the_entry_of_loopback_shows_if_it_covers_the_whole_loopback_network() -
     """With a list, only addresses on an interface count; 127.0.0.2 is on none."""
     states = [
         resolve(setting, DUAL, localhost=True).state(pack(LO4))
-        for setting in ((), ("127.0.0.0/8",), ("192.168.0.0/24",))
+        for setting in (
+            *((), ("127.0.0.0/8",), ("127.0.0.1/32",), ("64.0.0.0/2",), ("192.168.0.0/24",)),
+            ("0.0.0.0/0",),
+        )
     ]
-    assert states == [OPEN_LOOPBACK, OPEN, SHUT]
+    assert states == [OPEN_LOOPBACK, OPEN, OPEN, OPEN, SHUT, OPEN_LOOPBACK]
 
 
 @pytest.mark.parametrize(
     ("setting", "expected"),
     [
         pytest.param((), ["0.0.0.0", "::"], id="without a list: everywhere"),
+        pytest.param(("0.0.0.0/0",), ["0.0.0.0", "::"], id="everywhere, if all are listed"),
         pytest.param(PRIMARY, [V4, V6], id="on the node's own addresses"),
         pytest.param(("192.168.0.0/16",), [V4, SECOND_V4, "::"], id="on each that is listed"),
         pytest.param(("10.0.0.0/8", "fd00::/8"), [], id="nowhere, if nothing matches"),

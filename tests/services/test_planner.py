@@ -184,6 +184,23 @@ def test_a_sync_says_whether_it_has_made_room() -> None:
     assert planner.sync(gone, 0, write).freed
 
 
+def test_services_held_back_that_have_strays_are_spared_as_a_whole() -> None:
+    cluster = Cluster()
+    for name in "abc":
+        cluster.apply(service(name, clusterIP=f"10.96.0.{ord(name)}"))
+    ids = {entry.port.name: key for key, entry in cluster.kernel.names.items()}
+    stray = next(iter(cluster.kernel.frontends.values()))
+    for name in "ab":
+        at = frontend(f"80.0.0.{ord(name)} 80")
+        cluster.kernel.frontends[at] = stray._replace(
+            frontend=at, service_id=ids[name], generation=0
+        )
+    restarted = new_planner()
+    restore_from(cluster.kernel, restarted)
+    restarted.held_back = {("default", "a"), ("default", "c")}
+    assert restarted.spared_ids() == {ids["a"]}
+
+
 def test_strays_that_are_deleted_make_room() -> None:
     cluster = Cluster()
     cluster.apply(service("a"), endpoint_slice(ONE, of="a"))

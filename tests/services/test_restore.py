@@ -119,6 +119,26 @@ def test_two_services_with_the_same_counters_are_not_restored() -> None:
     assert sorted(restored.strays.deletes(SERVICES)) == [1, 2]
 
 
+def test_the_last_counters_are_shared_like_any_other() -> None:
+    entries = (
+        [ServiceName(1, WEB, 80), ServiceName(2, API, 80)],
+        [
+            FrontendEntry(WEB_ADDRESS, 1, 5, same_for_all(1)),
+            FrontendEntry(API_ADDRESS, 2, 6, same_for_all(1)),
+        ],
+        [BackendEntry(1, 5, 0, ONE, 8080, 2), BackendEntry(2, 6, 0, TWO, 8080, 2)],
+    )
+    assert restore(reader(*entries), Ids(2)).applied == ()
+
+
+def test_no_counters_at_all_are_not_given_back() -> None:
+    ids = Ids(2)
+    ids.free_counters([0, 3])
+    assert [ids.take_counter(), ids.take_counter()] == [1, 2]
+    with pytest.raises(MapFull):
+        ids.take_counter()
+
+
 def test_two_ids_of_one_service_port_are_not_restored() -> None:
     restored, _ = restore_entries([ServiceName(1, WEB, 80), ServiceName(2, WEB, 80)], [], [])
     assert restored.applied == ()

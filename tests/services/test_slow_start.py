@@ -12,8 +12,9 @@ from bpfsvc.base.address import pack, unpack
 from bpfsvc.model import EndpointSlice, ObjectKey, Service, Traits
 from bpfsvc.model.reading import read_object
 from bpfsvc.services.cache import ServiceKey
-from bpfsvc.services.scheduling.schedulers import NO_SLOT, Schedule
-from bpfsvc.services.scheduling.slow_start import FULL, STEPS, SlowStarts
+from bpfsvc.services.entries import Backend
+from bpfsvc.services.scheduling.schedulers import NO_SLOT, Schedule, Scheduler
+from bpfsvc.services.scheduling.slow_start import FULL, STEPS, SlowStarts, gradual
 from tests.services.kernel import Kernel, new_planner, restore_from
 from tests.services.objects import endpoint_slice, frontend, raw_slice, service
 
@@ -201,6 +202,28 @@ def test_a_pod_is_forgotten_when_it_has_been_gone_for_that_time() -> None:
         starts.read(KEY, SECONDS, [endpoint_slice(*(f"{each} here" for each in listed))], now)
     shares = starts.read(KEY, SECONDS, [endpoint_slice(f"{ONE} here")], 12 + SECONDS)
     assert shares == {pack(ONE): 1}
+
+
+def test_a_pod_that_is_back_in_time_is_not_new() -> None:
+    starts = SlowStarts()
+    for now, listed in ((1000, (ONE, TWO)), (1010, (TWO,)), (1010 + SECONDS, (TWO,))):
+        starts.read(KEY, SECONDS, [endpoint_slice(*(f"{each} here" for each in listed))], now)
+    back = [endpoint_slice(f"{ONE} here", f"{TWO} here")]
+    assert not starts.read(KEY, SECONDS, back, 1011 + SECONDS)
+
+
+@pytest.mark.parametrize(("scheduler", "name"), [("rr", "wrr"), ("wrr", "wrr"), ("sh", "sh")])
+def test_new_endpoints_have_their_shares_also_where_all_are_new(scheduler: str, name: str) -> None:
+    backends = [Backend(pack(one), 80, False) for one in (ONE, TWO)]
+    shares = dict(zip(map(pack, (ONE, TWO)), (1, 3), strict=True))
+    found, weights = gradual(Scheduler(scheduler), shares, [(one, 2) for one in backends])
+    usual = {"rr": [1, 3], "wrr": [2, 6], "sh": [2, 2]}[scheduler]
+    assert (found.name, weights) == (name, usual)
+
+
+def test_without_a_new_endpoint_weights_stay_as_they_are() -> None:
+    backends = [(Backend(pack(ONE), 80, False), 7)]
+    assert gradual(Scheduler("rr"), {pack(TWO): 1}, backends) == (Scheduler("rr"), [7])
 
 
 def test_a_service_is_due_at_each_step_and_not_between() -> None:
