@@ -16,7 +16,7 @@ from bpfsvc.devtools.lab.namespace import Namespace
 from bpfsvc.devtools.lab.patience import stretched, wait
 from bpfsvc.devtools.lab.pod import LabPod
 from tests.lab.known_pods import make_known, opened
-from tests.lab.testbed import ONE, Named, Testbed, at, built_testbed, objects
+from tests.lab.testbed import FAMILIES, ONE, Named, Testbed, at, built_testbed, objects
 
 ROLLED = Named("rolled", 61)
 SHARED = (Named("shared-a", 62), Named("shared-b", 63))
@@ -167,15 +167,20 @@ def test_a_bound_port_of_the_node_reaches_two_services_with_the_same_backends(
             }
 
 
+@pytest.mark.parametrize("where", ["at the node's address", "at loopback"])
 def test_a_bound_port_reaches_two_node_ports_with_the_same_backends(
-    known_testbed: Testbed, family: int
+    known_testbed: Testbed, where: str
 ) -> None:
+    """Loopback has node ports of IPv4 only."""
     node = known_testbed.node
-    for port in range(41100, 41108):
+    addresses, first = [node.address(family) for family in FAMILIES], 41100
+    if where == "at loopback":
+        addresses, first = ["127.0.0.1"], 41300
+    for port, address in itertools.product(range(first, first + 8), addresses):
         pods = {pod.name for pod in known_testbed.lab.pods[2:4]}
         with ExitStack() as opened_all:
             for pair in PAIRS:
-                made = connect(node, node.address(family), pair.node_port, source=("", port))
+                made = connect(node, address, pair.node_port, source=("", port))
                 pods.remove(opened_all.enter_context(made).who().pod)
         assert pods == set()
 

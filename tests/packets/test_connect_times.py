@@ -43,6 +43,11 @@ class Sockets:
         program = self._node.pinned.program("socket_state")
         run_tracepoint(program, self._address, _CLOSED, _SYN_SENT)
         self._begun(seconds)
+        self.answered()
+
+    def answered(self) -> None:
+        """Have a program see that the socket gets its answer."""
+        program = self._node.pinned.program("socket_state")
         run_tracepoint(program, self._address, _SYN_SENT, _ESTABLISHED)
 
     def _begun(self, seconds: float) -> None:
@@ -87,6 +92,15 @@ def test_what_takes_longer_than_two_seconds_is_in_the_last_bucket(
     ((_, value),) = node.pinned.map("connect_times").items()
     (total,) = struct.unpack_from("=Q", value, 8 * (_LAST + 1))
     assert seconds - 0.1 < total / 1e6 < seconds + 5
+
+
+def test_an_answer_that_the_programs_of_two_builds_see_is_counted_once(
+    node: Node, sockets: Sockets
+) -> None:
+    client, vip, *_ = TCP_PEERS[0].connected(node)
+    sockets.connects(client, vip, 3)
+    sockets.answered()
+    assert sockets.counted() == {_LAST: 1}
 
 
 def test_the_time_of_a_backend_for_which_there_is_no_room_is_not_counted(

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
+
 from bpfsvc.base.address import unpack
 from tests.packets.node import Node
 from tests.packets.packet import same, tcp, udp
-from tests.packets.peers import Peers, address_of
+from tests.packets.peers import TCP_PEERS, Peers, address_of
 
 NOTHING = unpack(bytes(16))
 
@@ -61,6 +63,17 @@ def test_without_an_address_on_the_interface_the_packet_is_dropped_and_counted(
     node.masquerade_address("192.168.50.11", "fd50::11")
     out = node.forward(peers.opening(peers.external, peers.vip))
     assert out.src == peers.node_address
+
+
+@pytest.mark.parametrize("address", ["fd00::", "0:0:1::", "::1:0:0:0", "::1:0:2"])
+def test_an_address_of_which_only_some_words_are_not_zero_is_an_address(
+    node: Node, address: str
+) -> None:
+    (peers,) = (each for each in TCP_PEERS if each.family == 6)
+    peers.service(node, [peers.backend], masquerade=True)
+    node.masquerade_address("192.168.50.11", address)
+    out = node.forward(peers.opening(peers.external, peers.vip))
+    assert out.src == address
 
 
 def test_when_the_cni_masquerades_first_the_reply_still_finds_its_frontend(
