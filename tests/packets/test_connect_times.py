@@ -35,20 +35,22 @@ class Sockets:
         self._node, self._memory = node, memory
         self._address = address_of_value(memory)
 
-    def connects(self, client: str, frontend: str, seconds: float) -> None:
-        """Have the socket send its SYN so long ago, and get the answer."""
+    def connects(
+        self, client: str, frontend: str, seconds: float, state: int = _ESTABLISHED
+    ) -> None:
+        """Have the socket send its SYN so long ago, and get the answer, or be given up."""
         (own, own_port), (to, port) = address_port(client), address_port(frontend)
         start = _START.pack(to[12:], own[12:], 0, port.to_bytes(2, "big"), own_port, _AF_INET)
         self._memory.update(bytes(4), start.ljust(_SIZE, b"\0"))
         program = self._node.pinned.program("socket_state")
         run_tracepoint(program, self._address, _CLOSED, _SYN_SENT)
         self._begun(seconds)
-        self.answered()
+        self.answered(state)
 
-    def answered(self) -> None:
-        """Have a program see that the socket gets its answer."""
+    def answered(self, state: int = _ESTABLISHED) -> None:
+        """Have a program see that the socket gets its answer, or that it is given up."""
         program = self._node.pinned.program("socket_state")
-        run_tracepoint(program, self._address, _SYN_SENT, _ESTABLISHED)
+        run_tracepoint(program, self._address, _SYN_SENT, state)
 
     def _begun(self, seconds: float) -> None:
         table = self._node.pinned.map("connecting")
@@ -101,6 +103,12 @@ def test_an_answer_that_the_programs_of_two_builds_see_is_counted_once(
     sockets.connects(client, vip, 3)
     sockets.answered()
     assert sockets.counted() == {_LAST: 1}
+
+
+def test_an_attempt_that_is_given_up_is_not_counted(node: Node, sockets: Sockets) -> None:
+    client, vip, *_ = TCP_PEERS[0].connected(node)
+    sockets.connects(client, vip, 3, _CLOSED)
+    assert sockets.counted() == {}
 
 
 def test_the_time_of_a_backend_for_which_there_is_no_room_is_not_counted(

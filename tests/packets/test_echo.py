@@ -23,7 +23,7 @@ from bpfsvc.services.entries import Policies, Policy
 from tests.packets.fragment import PAYLOAD, cut, waits
 from tests.packets.node import REDIRECT, SHOT, UNSPEC, Node
 from tests.packets.packet import LINK, ip, same
-from tests.packets.peers import Peers, address_of
+from tests.packets.peers import TCP_PEERS, Peers, address_of
 from tests.packets.refusals import refused
 from tests.packets.test_priority_tags import PRIORITY
 
@@ -194,6 +194,16 @@ def test_a_sender_that_must_not_be_answered_is_not(answering: Node, peers: Peers
     senders = {4: ("0.0.0.0", "224.0.0.1", "127.0.0.1"), 6: ("::", "ff02::1")}[peers.family]
     for sender in senders:
         assert answering.drops("ingress", ping(sender, peers.vip)), sender
+
+
+@pytest.mark.parametrize("sender", ["2001::", "0:0:1::", "::1:0:0:0", "2001:db8::1"])
+def test_a_sender_of_which_only_some_words_are_not_zero_is_answered(
+    node: Node, sender: str
+) -> None:
+    (peers,) = (each for each in TCP_PEERS if each.family == 6)
+    peers.service(node, [peers.backend], frontends=[peers.vip], policies=ECHO)
+    verdict, reply = node.run("ingress", ping(sender, peers.vip))
+    assert (verdict, reply.src, reply.dst) == (REDIRECT, address_of(peers.vip), sender)
 
 
 def test_a_frame_for_another_machine_passes(answering: Node, peers: Peers) -> None:

@@ -196,18 +196,18 @@ def test_a_port_that_is_gone_is_not_used(testbed: FastPathTestbed, fast_peers: P
     interfaces.delete_many([gone])
 
 
-@pytest.mark.parametrize("known", ["another port", "another hardware address"])
+@pytest.mark.parametrize("known", ["another port", *range(6)])
 def test_what_a_pod_sends_replaces_what_was_known_of_its_port(
-    testbed: FastPathTestbed, fast_peers: Peers, known: str
+    testbed: FastPathTestbed, fast_peers: Peers, known: str | int
 ) -> None:
-    """As where the address was that of another pod before."""
+    """As where the address was that of another pod: a number is a byte of its MAC address."""
     peers, pinned = fast_peers, testbed.node.pinned
     put_client_on_bridge(testbed, peers)
     index, mac = testbed.ends["pod0"].index, bytes.fromhex(testbed.far["pod0"].replace(":", ""))
-    if known == "another port":
-        index = testbed.ends["pod1"].index
+    if isinstance(known, int):
+        mac = mac[:known] + bytes([mac[known] ^ 1]) + mac[known + 1 :]
     else:
-        mac = mac[:-1] + bytes([mac[-1] ^ 1])
+        index = testbed.ends["pod1"].index
     record = pinned.layout.maps["pod_ports"].value
     entry = record.pack({"ifindex": index, "mac": mac})
     pinned.map("pod_ports").update(pack(address_of(peers.client)), entry)

@@ -112,6 +112,16 @@ def test_a_fragment_that_overtook_the_first_waits_until_that_has_passed(
     assert translated(node, [first, *later], out)
 
 
+def test_each_datagram_has_a_time_limit_of_its_own(node: Node, peers: Peers) -> None:
+    """After that of the first datagram is over, a fragment of another one still waits."""
+    whole = peers.data(peers.client, peers.vip, PAYLOAD)
+    late, other = cut(whole, 77), cut(whole, 78)
+    assert waits(node, late[1])
+    node.set_fields("fragments", since=time.monotonic_ns() - 10**9)
+    assert not waits(node, late[1])
+    assert waits(node, other[1])
+
+
 def test_fragments_do_not_wait_forever_for_a_missing_first_one(node: Node, peers: Peers) -> None:
     _, *later = cut(peers.data(peers.client, peers.vip, PAYLOAD))
     assert waits(node, later[0])

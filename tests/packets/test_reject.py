@@ -117,6 +117,18 @@ def test_the_answer_has_the_nodes_usual_hop_limit(node: Node, peers: Peers, hops
     assert refused(node, packet)
 
 
+def test_a_reset_has_neither_the_label_nor_the_class_of_the_segment(
+    node: Node, tcp_peers: Peers
+) -> None:
+    tcp_peers.service(node, [])
+    packet = tcp_peers.opening(tcp_peers.external, tcp_peers.vip)
+    if tcp_peers.family == 6:
+        packet.tc, packet.fl = 3, 0x12345
+    else:
+        packet.tos = 3
+    assert refused(node, packet)
+
+
 @pytest.mark.parametrize("flags", ["A", "PA", "FA", "R", "RA", "SA", ""])
 def test_only_a_segment_that_opens_a_connection_is_refused(
     node: Node, tcp_peers: Peers, flags: str
