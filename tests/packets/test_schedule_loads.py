@@ -173,6 +173,19 @@ def test_a_backend_beyond_the_compared_ones_is_drawn_by_its_weight(counted_ipv4:
     assert counts[69] > 90
 
 
+def test_each_entry_of_a_long_table_is_drawn_from(counted_ipv4: Loaded) -> None:
+    weights = [1] * 100 + [3] * 100
+    layout = lay_out(
+        Scheduler("wlc"), [((b"", number), weight) for number, weight in enumerate(weights)]
+    )
+    table = memoryview(layout.table).cast("H").tolist()
+    assert len(table) > 3 * counted_ipv4.node.pinned.layout.constant("TABLE_CHUNK")
+    counted_ipv4.program(Schedule.WLC, layout.weights, table=table, first=1)
+    counts = Counter(counted_ipv4.open(1024 + number) for number in range(400))
+    assert len({backend for backend in counts if backend is not None and backend >= 180}) > 15
+    assert sum(count for backend, count in counts.items() if backend in range(100)) < 160
+
+
 def test_clients_are_refused_while_every_backend_has_more_than_its_weight(
     counted_ipv4: Loaded,
 ) -> None:
