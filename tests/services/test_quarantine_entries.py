@@ -246,6 +246,30 @@ def test_a_service_that_is_deleted_begins_anew() -> None:
     assert cluster.used() == [A, B]
 
 
+@pytest.mark.parametrize("left", [{}, {"bpfsvc.io/scheduler": "rr"}], ids=["none", "another"])
+def test_a_service_that_loses_the_annotation_and_gets_it_again_begins_anew(
+    left: dict[str, str],
+) -> None:
+    cluster = Cluster(quarantined(), TWO)
+    cluster.at(0, failed=[A])
+    assert cluster.used() == [B]
+    cluster.apply(service(annotations=left))
+    assert cluster.used() == [A, B]
+    cluster.apply(quarantined())
+    assert cluster.used() == [A, B]
+
+
+def test_only_ports_of_tcp_name_endpoints_to_watch() -> None:
+    said = {"bpfsvc.io/quarantine": "1 failure/10s for 30s"}
+    dns = {"name": "dns", "port": 53, "protocol": "UDP"}
+    ports = ({"name": "dns", "port": 8080, "protocol": "UDP"},)
+    cluster = Cluster(
+        service(ports=[dns], annotations=said),
+        endpoint_slice(f"{A} here", f"{B} there", ports=ports),
+    )
+    assert cluster.synced.summaries[KEY].watched == frozenset()
+
+
 def test_a_service_without_the_annotation_is_not_watched() -> None:
     cluster = Cluster(service(), TWO)
     assert cluster.policies().watched is False

@@ -192,6 +192,16 @@ def test_a_round_that_would_be_too_long_is_scaled_down(text: str, weights: list[
 
 
 @pytest.mark.parametrize("text", ["random", "wrr"])
+def test_a_round_that_is_just_not_too_long_stays_as_it_is(text: str) -> None:
+    there = destinations([MAX_ROUND - 5, 2, 3])
+    assert Counter(positions(laid_out(text, there), there)) == {0: MAX_ROUND - 5, 1: 2, 2: 3}
+
+
+def test_fo_needs_no_table_for_a_single_endpoint() -> None:
+    assert laid_out("fo", destinations([7])).table == b""
+
+
+@pytest.mark.parametrize("text", ["random", "wrr"])
 def test_weights_that_become_equal_when_scaled_down_need_no_table(text: str) -> None:
     assert laid_out(text, destinations([30001, 30000, 30000])).table == b""
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from bpfsvc.base.address import pack
+from bpfsvc.services.plans.ids import Ids
+from bpfsvc.services.plans.restore import restore
 from bpfsvc.services.scheduling.extra import candidate_rows
 from bpfsvc.services.scheduling.maps import LocalityEntry
 from bpfsvc.services.scheduling.schedulers import Schedule
@@ -46,6 +48,21 @@ def test_each_address_of_a_service_keeps_backends_of_its_own() -> None:
     assert schedules == {Schedule.LBLCR}
     cluster.apply(scheduled("wlc", "", **LOCAL), endpoint_slice(ONE, TWO, THREE))
     assert not cluster.kernel.localities
+
+
+def test_without_endpoints_of_this_node_its_clients_keep_none() -> None:
+    cluster = Cluster()
+    cluster.apply(scheduled("lblc", "", **LOCAL), endpoint_slice(TWO, THREE))
+    kept = {(entry.address, entry.local) for entry in cluster.kernel.localities.values()}
+    assert kept == {(VIP.address, False), (NODE_PORT.address, False)}
+
+
+def test_a_service_port_whose_candidates_are_lost_is_written_anew() -> None:
+    cluster = Cluster()
+    cluster.apply(scheduled("lc"), endpoint_slice(ONE, TWO))
+    assert len(restore(cluster.kernel.read, Ids(100)).applied) == 1
+    cluster.kernel.candidates.clear()
+    assert not restore(cluster.kernel.read, Ids(100)).applied
 
 
 def test_what_a_killed_agent_has_written_for_an_address_is_kept_if_it_is_needed() -> None:

@@ -223,6 +223,23 @@ def test_a_service_port_whose_entry_is_lost_is_written_anew_by_a_restarted_agent
     assert not restore(cluster.kernel.read, Ids(100)).applied
 
 
+@pytest.mark.parametrize(
+    ("scheduler", "weights", "lost"),
+    [("mh", "", "tables"), ("random", "10.0.0.3=5", "tables"), ("lc", "", "candidates")],
+)
+def test_so_is_where_what_all_endpoints_need_is_lost(
+    scheduler: str, weights: str, lost: str
+) -> None:
+    cluster = Spilling(spilling(scheduler=scheduler, weights=weights), PODS)
+    assert cluster.entry
+    first = cluster.entry.first
+    entries: dict[Any, Any] = getattr(cluster.kernel, lost)
+    assert len(restore(cluster.kernel.read, Ids(100)).applied) == 1
+    for key in [key for key, entry in entries.items() if entry.first == first]:
+        del entries[key]
+    assert not restore(cluster.kernel.read, Ids(100)).applied
+
+
 def test_a_bad_number_is_reported_and_the_last_good_one_stays() -> None:
     cluster = Spilling(spilling(), PODS)
     before = cluster.entry
