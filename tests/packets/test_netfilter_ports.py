@@ -62,6 +62,7 @@ def test_a_connection_of_netfilter_from_a_port_of_ours_gets_another_and_both_are
     out = leave(node, peers.opening(taken, peers.backend), arrived)
     moved = peers.with_port(out.src, out.payload.sport)
     assert moved != taken
+    assert node.counter("source_ports_changed") == 1
     assert same(out, peers.opening(moved, peers.backend))
     assert same(
         node.ingress(peers.answer(peers.backend, moved)), peers.answer(peers.backend, taken)

@@ -72,7 +72,7 @@ def other(sender: str) -> str:
 
 @KINDS
 @SENDERS
-@pytest.mark.parametrize("ahead", [1 << 24, 1 << 31, -(1 << 30)], ids="{:+}".format)
+@pytest.mark.parametrize("ahead", [3 << 19, 1 << 24, 1 << 31, -(1 << 30)], ids="{:+}".format)
 def test_a_fin_far_outside_the_window_changes_nothing(
     conversation: Conversation, sender: str, ahead: int
 ) -> None:
@@ -97,7 +97,7 @@ def test_a_fin_counts_also_with_data_on_their_way_and_when_it_repeats_data(
 @KINDS
 @SENDERS
 @pytest.mark.parametrize("flags", ["FA", "A", "PA"])
-@pytest.mark.parametrize("ahead", [1 << 24, 1 << 31, -(1 << 30)], ids="{:+}".format)
+@pytest.mark.parametrize("ahead", [3 << 19, 1 << 24, 1 << 31, -(1 << 30)], ids="{:+}".format)
 def test_what_a_forged_packet_acknowledges_does_not_make_the_real_end_count_less(
     conversation: Conversation, sender: str, flags: str, ahead: int
 ) -> None:

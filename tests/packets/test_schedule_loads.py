@@ -186,6 +186,16 @@ def test_each_entry_of_a_long_table_is_drawn_from(counted_ipv4: Loaded) -> None:
     assert sum(count for backend, count in counts.items() if backend in range(100)) < 160
 
 
+def test_few_backends_are_compared_after_many_were_drawn_from(counted_ipv4: Loaded) -> None:
+    """Both need the same memory of the processor."""
+    program(counted_ipv4, Schedule.LC, [1] * 200)
+    for number in range(20):
+        counted_ipv4.open(1024 + number)
+    program(counted_ipv4, Schedule.LC, (1, 1, 1))
+    counted_ipv4.put([(9, 0), (9, 0), (0, 0)])
+    assert counted_ipv4.open(2000) == 2
+
+
 def test_clients_are_refused_while_every_backend_has_more_than_its_weight(
     counted_ipv4: Loaded,
 ) -> None:
