@@ -58,8 +58,12 @@ def told(observer: Observer, kind: str) -> Line:
     return observer.next(lambda event: event["kind"] == kind)
 
 
+def anything(_: Line) -> bool:
+    return True
+
+
 def next_told(observer: Observer) -> Line:
-    return observer.next(lambda _: True)
+    return observer.next(anything)
 
 
 def own_end(connection: OpenConnection) -> tuple[str, int]:
@@ -84,6 +88,7 @@ def test_a_connection_is_made_answered_and_ended_by_its_client(
     assert [event["kind"] for event in (made, answered, ended)] == ["made", "answered", "ended"]
     for event in (answered, ended):
         assert client_end(event) == own
+        assert event["protocol"] == made["protocol"] == "TCP"
         assert [event[end] for end in ENDS[1:]] == [made[end] for end in ENDS[1:]]
         assert event["service"] == made["service"]
     assert made["frontend"]["address"] == SICK.vip(family)
@@ -231,8 +236,9 @@ def test_refusals_have_a_sample_of_their_own(running: Testbed, where: str, famil
                 call(running, where, family, patient=True).close()
             table.update(bytes(4), asked)
         assert next_told(observer)["kind"] == "made"
-        rest = {next_told(observer)["kind"] for _ in range(3)}
-        assert rest == {"answered", "ended", "refused"}
+        rest = {event["kind"]: event["reason"] for event in map(observer.next, 3 * [anything])}
+        assert rest.keys() == {"answered", "ended", "refused"}
+        assert rest["refused"] == "no_endpoints"
         assert_told_next(running, observer, where, family)
 
 

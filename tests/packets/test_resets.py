@@ -7,7 +7,7 @@ window it answers with an acknowledgement, and anything else it ignores (RFC 596
 from __future__ import annotations
 
 import pytest
-from scapy.packet import Packet
+from scapy.packet import Packet, Raw
 
 from tests.packets.conversation import SCALE, WINDOW, Conversation
 from tests.packets.node import Node
@@ -234,6 +234,29 @@ def test_a_window_is_as_large_as_the_options_of_its_sender_say(
     node: Node, tcp_peers: Peers, masquerade: bool, scale: int | None
 ) -> None:
     conversation = Conversation(node, tcp_peers, masquerade, scale).open()
+    node.forward(conversation.reset("backend", WINDOW))
+    assert conversation.removed() == 0
+    node.forward(conversation.reset("backend", WINDOW - 1))
+    assert conversation.removed() == (2 if masquerade else 1)
+
+
+class Malformed(Conversation):
+    """Its SYNs have an option of length 1, and the scale of windows behind it."""
+
+    def _numbered(self, packet: Packet, seq: int, ack: int) -> Packet:
+        packet = super()._numbered(packet, seq, ack)
+        if "S" in str(packet.payload.flags):
+            packet.payload.dataofs = 7
+            packet.payload.payload = Raw(b"\xfe\1\3\3\7\0\0\0")
+        return packet
+
+
+@KINDS
+def test_what_stands_behind_an_option_of_impossible_length_is_not_read(
+    node: Node, tcp_peers: Peers, masquerade: bool
+) -> None:
+    """As by Linux (tcp_parse_options())."""
+    conversation = Malformed(node, tcp_peers, masquerade, None).open()
     node.forward(conversation.reset("backend", WINDOW))
     assert conversation.removed() == 0
     node.forward(conversation.reset("backend", WINDOW - 1))
