@@ -48,6 +48,8 @@ _PYTHON_TESTS = (
     *("tests/explain", "tests/metrics", "tests/agent"),
 )
 """Tests of the package that load no program."""
+_OF_PROGRAMS = "tests/agent/test_fast_path_guard.py"
+"""Among them, and not for the child of a process that has a sandbox: it loads programs."""
 _FIRST_TESTS = 20
 """Tests of a change in the first stage, with one changed program: it compiles in a few seconds."""
 _LAB_TESTS = 10
@@ -102,6 +104,7 @@ def of_python(arguments: argparse.Namespace) -> int:
         chosen = [change for change in every if is_within(change, arguments.only)]
     jobs = [json.dumps([n, change]) for n, change in enumerate((None, *chosen))]
     plugin = [*_IN_A_SANDBOX, "-p", "tests.mutants.python_plugin", "-m", "not slow"]
+    plugin += ["--ignore", _OF_PROGRAMS]
     started = time.time()
     until = started + 60 * arguments.minutes
     with tempfile.TemporaryDirectory(prefix="bpfsvc-mutants-") as name:
