@@ -11,10 +11,11 @@ import struct
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 
 import pytest
 
+from bpfsvc.datapath.maps.pins import Pinned
 from bpfsvc.devtools.lab.dial import OpenConnection, connect, disconnect
 from bpfsvc.devtools.lab.namespace import Namespace
 from bpfsvc.devtools.lab.patience import wait
@@ -34,6 +35,8 @@ from tests.lab.testbed import EMPTY, Testbed, objects
 
 RESET_LATER = "tcp dport 8080 tcp flags & (syn|ack) == ack counter reject with tcp reset"
 SILENT_LATER = "tcp dport 8080 tcp flags & (syn|ack) == ack counter drop"
+NEVER, ALWAYS = 2**32 - 1, 0
+"""Masks of samples: in no sample, and in each."""
 BRIEF = (socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 500)
 
 pytestmark = pytest.mark.parametrize("where", ["pod", "node"])
@@ -58,12 +61,8 @@ def told(observer: Observer, kind: str) -> Line:
     return observer.next(lambda event: event["kind"] == kind)
 
 
-def anything(_: Line) -> bool:
-    return True
-
-
 def next_told(observer: Observer) -> Line:
-    return observer.next(anything)
+    return observer.next(lambda _: True)
 
 
 def own_end(connection: OpenConnection) -> tuple[str, int]:
@@ -207,36 +206,39 @@ def test_a_socket_that_is_closed_while_it_connects_was_not_answered(
     assert ended["backend"] == made["backend"]
 
 
+@contextmanager
+def sampled(pinned: Pinned, **masks: int) -> Iterator[None]:
+    """Have the programs ask for other samples: of ``connections``, of ``failures``."""
+    table, record = pinned.map("observed"), pinned.layout.maps["observed"].value
+    asked = table.lookup(bytes(4))
+    assert asked
+    table.update(bytes(4), record.pack(record.unpack(asked) | masks))
+    try:
+        yield
+    finally:
+        table.update(bytes(4), asked)
+
+
 def test_a_connection_that_is_not_in_the_sample_is_not_told(
     running: Testbed, observer: Observer, where: str, family: int
 ) -> None:
-    with stopped_agent(running) as pinned:
-        table, record = pinned.map("observed"), pinned.layout.maps["observed"].value
-        asked = table.lookup(bytes(4))
-        assert asked
-        table.update(bytes(4), record.pack(record.unpack(asked) | {"connections": 2**32 - 1}))
+    with stopped_agent(running) as pinned, sampled(pinned, connections=NEVER):
         call(running, where, family, patient=True).close()
-        table.update(bytes(4), asked)
     assert_told_next(running, observer, where, family)
 
 
 def test_refusals_have_a_sample_of_their_own(running: Testbed, where: str, family: int) -> None:
     """Two calls of the node are refused: the first is in no sample, the second in each."""
-    never, always = 2**32 - 1, 0
     with observing(running, "--path", "socket") as observer:
         with stopped_agent(running) as pinned:
-            table, record = pinned.map("observed"), pinned.layout.maps["observed"].value
-            asked = table.lookup(bytes(4))
-            assert asked
-            for failures, connections in ((never, always), (always, never)):
-                sample = {"failures": failures, "connections": connections}
-                table.update(bytes(4), record.pack(record.unpack(asked) | sample))
-                with pytest.raises(ConnectionRefusedError):
-                    connect(running.node, EMPTY.vip(family), 80)
-                call(running, where, family, patient=True).close()
-            table.update(bytes(4), asked)
+            for failures, connections in ((NEVER, ALWAYS), (ALWAYS, NEVER)):
+                with sampled(pinned, failures=failures, connections=connections):
+                    with pytest.raises(ConnectionRefusedError):
+                        connect(running.node, EMPTY.vip(family), 80)
+                    call(running, where, family, patient=True).close()
         assert next_told(observer)["kind"] == "made"
-        rest = {event["kind"]: event.get("reason") for event in map(observer.next, 3 * [anything])}
+        events = [next_told(observer) for _ in range(3)]
+        rest = {event["kind"]: event.get("reason") for event in events}
         assert rest.keys() == {"answered", "ended", "refused"}
         assert rest["refused"] == "no_endpoints"
         assert_told_next(running, observer, where, family)

@@ -49,7 +49,7 @@ _PYTHON_TESTS = (
 )
 """Tests of the package that load no program."""
 _OF_PROGRAMS = "tests/agent/test_fast_path_guard.py"
-"""Among them, and not for the child of a process that has a sandbox: it loads programs."""
+"""The file of these folders that loads programs. It fails in a child of a process in a sandbox."""
 _FIRST_TESTS = 20
 """Tests of a change in the first stage, with one changed program: it compiles in a few seconds."""
 _LAB_TESTS = 10

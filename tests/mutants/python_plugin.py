@@ -75,7 +75,7 @@ def _note_calls(tests: list[pytest.Item], path: Path) -> dict[str, Any]:
             sys.setprofile(profile)
             run_until_failure([test])
             sys.setprofile(None)
-            noted.write(json.dumps(sorted(_names(called))) + "\n")
+            noted.write(json.dumps(sorted(_names(called, "bpfsvc."))) + "\n")
     return {}
 
 
@@ -87,15 +87,15 @@ def _forget_results() -> None:
                 value.cache_clear()
 
 
-def _names(called: Iterable[CodeType]) -> set[str]:
-    """Return the names of functions; what is within a function counts as the function.
+def _names(called: Iterable[CodeType], package: str) -> set[str]:
+    """Return the names of the functions of a package; an inner function counts as the outer one.
 
     A test may have imported their modules.
     """
     modules = {
         getattr(module, "__file__", None): name
         for name, module in sys.modules.items()
-        if name.startswith(("bpfsvc.", __package__))
+        if name.startswith(package)
     }
     return {
         f"{modules[code.co_filename]}:{code.co_qualname.split('.<locals>')[0]}"
@@ -110,8 +110,8 @@ def _name(change: Change) -> str:
 
 def _callers(tests: list[pytest.Item], calls: list[set[str]], function: str) -> list[pytest.Item]:
     """Return the tests that call the function, those first that call the fewest functions."""
-    place = [at for at, names in enumerate(calls) if function in names]
-    return [tests[at] for at in sorted(place, key=lambda at: len(calls[at]))]
+    callers = [pair for pair in zip(tests, calls, strict=True) if function in pair[1]]
+    return [test for test, _ in sorted(callers, key=lambda pair: len(pair[1]))]
 
 
 def _try(change: Change | None, tests: list[pytest.Item]) -> dict[str, Any]:

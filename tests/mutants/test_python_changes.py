@@ -108,7 +108,7 @@ def test_a_function_within_a_function_counts_as_the_function_around_it() -> None
     def inner() -> None: ...
 
     around = test_a_function_within_a_function_counts_as_the_function_around_it.__name__
-    assert _names([inner.__code__]) == {f"{__name__}:{around}"}
+    assert _names([inner.__code__], __package__) == {f"{__name__}:{around}"}
 
 
 def test_a_change_meets_the_tests_that_call_its_function(

@@ -123,7 +123,7 @@ def scheduled_service(
 
 
 def put_loads(pinned: Pinned, random: Random, least: int) -> None:
-    """Give each backend some inactive connections, and at least so many active ones."""
+    """Give each backend ``least`` to ``least`` + 7 active connections, and some inactive ones."""
     loads = pinned.map("backend_loads")
     record = pinned.layout.maps["backend_loads"].value
     for counters in range(1, 2048):

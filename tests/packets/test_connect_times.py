@@ -45,10 +45,10 @@ class Sockets:
         program = self._node.pinned.program("socket_state")
         run_tracepoint(program, self._address, _CLOSED, _SYN_SENT)
         self._begun(seconds)
-        self.answered(state)
+        self.leaves_syn_sent(state)
 
-    def answered(self, state: int = _ESTABLISHED) -> None:
-        """Have a program see that the socket gets its answer, or that it is given up."""
+    def leaves_syn_sent(self, state: int) -> None:
+        """Have a program see the state that follows the SYN."""
         program = self._node.pinned.program("socket_state")
         run_tracepoint(program, self._address, _SYN_SENT, state)
 
@@ -101,7 +101,7 @@ def test_an_answer_that_the_programs_of_two_builds_see_is_counted_once(
 ) -> None:
     client, vip, *_ = TCP_PEERS[0].connected(node)
     sockets.connects(client, vip, 3)
-    sockets.answered()
+    sockets.leaves_syn_sent(_ESTABLISHED)
     assert sockets.counted() == {_LAST: 1}
 
 

@@ -69,7 +69,7 @@ def test_without_an_address_on_the_interface_the_packet_is_dropped_and_counted(
 def test_an_address_of_which_only_some_words_are_not_zero_is_an_address(
     node: Node, address: str
 ) -> None:
-    (peers,) = (each for each in TCP_PEERS if each.family == 6)
+    peers = TCP_PEERS[1]
     peers.service(node, [peers.backend], masquerade=True)
     node.masquerade_address("192.168.50.11", address)
     out = node.forward(peers.opening(peers.external, peers.vip))

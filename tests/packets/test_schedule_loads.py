@@ -128,14 +128,21 @@ def test_numbers_below_0_are_not_mistaken_for_many(counted_ipv4: Loaded) -> None
     assert counted_ipv4.open(2001) == 1
 
 
+def program_with_table(
+    service: Loaded, schedule: Schedule, weights: Sequence[int], first: int = 1
+) -> int:
+    """Write a Service whose scheduler draws by a table; return how many places the table has."""
+    weighted = [((b"", number), weight) for number, weight in enumerate(weights)]
+    layout = lay_out(Scheduler(schedule.name.lower()), weighted)
+    table = memoryview(layout.table).cast("H").tolist()
+    service.program(schedule, layout.weights, table=table, first=first)
+    return len(table)
+
+
 def test_two_draws_are_as_ip_vs_draws_them(counted_ipv4: Loaded) -> None:
     """By numbers: the chance of each backend, as its weights and loads give it."""
     weights = (3, 1, 2)
-    layout = lay_out(
-        Scheduler("twos"), [((b"", number), weight) for number, weight in enumerate(weights)]
-    )
-    table = memoryview(layout.table).cast("H").tolist()
-    counted_ipv4.program(Schedule.TWOS, layout.weights, table=table, first=2)
+    program_with_table(counted_ipv4, Schedule.TWOS, weights, first=2)
     numbers = [(30, 0), (9, 0), (5, 5)]
     there = [Destination(b"", number, weight) for number, weight in enumerate(weights)]
     conns = [Conns(*number) for number in numbers]
@@ -164,23 +171,15 @@ def test_of_more_backends_than_are_compared_the_better_one_of_two_is_chosen(
 
 def test_a_backend_beyond_the_compared_ones_is_drawn_by_its_weight(counted_ipv4: Loaded) -> None:
     weights = [1] * 69 + [3000]
-    layout = lay_out(
-        Scheduler("sed"), [((b"", number), weight) for number, weight in enumerate(weights)]
-    )
-    table = memoryview(layout.table).cast("H").tolist()
-    counted_ipv4.program(Schedule.SED, layout.weights, table=table, first=1)
+    program_with_table(counted_ipv4, Schedule.SED, weights)
     counts = Counter(counted_ipv4.open(1024 + number) for number in range(100))
     assert counts[69] > 90
 
 
 def test_each_entry_of_a_long_table_is_drawn_from(counted_ipv4: Loaded) -> None:
     weights = [1] * 100 + [3] * 100
-    layout = lay_out(
-        Scheduler("wlc"), [((b"", number), weight) for number, weight in enumerate(weights)]
-    )
-    table = memoryview(layout.table).cast("H").tolist()
-    assert len(table) > 3 * counted_ipv4.node.pinned.layout.constant("TABLE_CHUNK")
-    counted_ipv4.program(Schedule.WLC, layout.weights, table=table, first=1)
+    places = program_with_table(counted_ipv4, Schedule.WLC, weights)
+    assert places > 3 * counted_ipv4.node.pinned.layout.constant("TABLE_CHUNK")
     counts = Counter(counted_ipv4.open(1024 + number) for number in range(400))
     assert len({backend for backend in counts if backend is not None and backend >= 180}) > 15
     assert sum(count for backend, count in counts.items() if backend in range(100)) < 160

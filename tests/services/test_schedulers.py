@@ -387,5 +387,5 @@ def test_the_bucket_of_an_address_is_that_of_ip_vs(address: bytes) -> None:
 
 
 @given(st.binary(min_size=4, max_size=4))
-def test_so_is_the_bucket_of_an_ipv4_address(address: bytes) -> None:
+def test_the_bucket_of_an_ipv4_address_is_that_of_ip_vs(address: bytes) -> None:
     assert multiplicative_hash(folded(V4_PREFIX + address)) == ipvs.dh_hash(V4_PREFIX + address)

@@ -32,10 +32,10 @@ def applied(**extra: tuple[tuple[Any, ...], ...]) -> Applied:
 
 
 def test_the_key_is_a_field_or_a_tuple_of_fields() -> None:
-    described = [
+    maps = [
         ServiceMap("plain", Plain, fields, "", lambda _: (), Restore.EXTRA) for fields in (1, 2)
     ]
-    assert [one.key(Plain(7, "a", 1)) for one in described] == [7, (7, "a")]
+    assert [service_map.key(Plain(7, "a", 1)) for service_map in maps] == [7, (7, "a")]
 
 
 def test_an_entry_has_the_ids_of_its_service_port_and_the_rest_is_its_own() -> None:

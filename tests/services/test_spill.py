@@ -227,7 +227,7 @@ def test_a_service_port_whose_entry_is_lost_is_written_anew_by_a_restarted_agent
     ("scheduler", "weights", "lost"),
     [("mh", "", "tables"), ("random", "10.0.0.3=5", "tables"), ("lc", "", "candidates")],
 )
-def test_so_is_where_what_all_endpoints_need_is_lost(
+def test_a_service_port_that_lost_what_all_endpoints_need_is_written_anew(
     scheduler: str, weights: str, lost: str
 ) -> None:
     cluster = Spilling(spilling(scheduler=scheduler, weights=weights), PODS)

@@ -142,7 +142,8 @@ class FrontendOwnership:
         after = min(claimants, key=lambda key: self._rank(key, frontend), default=None)
         _keep(self._owner, frontend, after)
         others = claimants - {after}
-        if others != self._waiting.get(frontend, set()):  # as always if the owner changes
+        # A new owner has waited, or the former owner waits now: then the others change, too.
+        if others != self._waiting.get(frontend, set()):
             self.changes += 1
         _keep(self._waiting, frontend, others)
         return {key for key in (before, after) if key} if before != after else set()
