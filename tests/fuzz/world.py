@@ -101,14 +101,12 @@ class World:
     def rewrite(self, number: int, seed: int) -> None:
         """Give a Service other endpoints; one time in eight remove it instead, or keep none."""
         random = Random(seed)
-        was_removed = self.removed[number]
         self.removed[number] = random.randrange(8) == 0
         self.slices[number] = _slices(self.services[number], random)
-        if self.removed[number] != was_removed:
-            self._verdicts = {}
-            return
-        key = self._key(number)
-        for asked in [asked for asked in self._verdicts if self._service_of(asked) == key]:
+        # No two Services have one frontend, so what is said of the others stays. A target without a
+        # Service has a cluster IP's address or no address of a Service: that changes with any of them.
+        changed = self._key(number), ()
+        for asked in [asked for asked in self._verdicts if self._service_of(asked) in changed]:
             del self._verdicts[asked]
 
     def _key(self, number: int) -> tuple[str, str]:

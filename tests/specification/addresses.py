@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import ipaddress
 import re
+from functools import lru_cache
 from typing import TypeAlias
 
 Address: TypeAlias = ipaddress.IPv4Address | ipaddress.IPv6Address
 Network: TypeAlias = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 
+@lru_cache(maxsize=4096)
 def parse_address(text: str) -> Address | None:
     """Section 1.3: leading zeros are decimal. None if it is not an address."""
     if "%" in text:
@@ -31,6 +33,7 @@ def parse_network(text: str) -> Network | None:
         return None
 
 
+@lru_cache(maxsize=4096)
 def known_address(text: str) -> Address:
     """Return an address of the case itself, not of an object: it is present and valid."""
     return ipaddress.ip_address(text)
