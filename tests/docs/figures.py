@@ -20,12 +20,22 @@ def measured(command: str, rows: Iterable[tuple[str, str]]) -> str:
     return f"`{command}` at {commit()}:\n\n| what | how often |\n|---|---|\n{table}\n"
 
 
+def read_section(path: Path, command: str) -> str:
+    """Return the text between the marks of a command in a document."""
+    return _parts(path, command)[1].strip("\n")
+
+
 def write_section(path: Path, command: str, text: str) -> None:
     """Put a text between the marks of a command in a document, in the place of an earlier one."""
+    before, _, after = _parts(path, command)
+    path.write_text(f"{before}\n{text}\n{after}")
+
+
+def _parts(path: Path, command: str) -> tuple[str, str, str]:
+    """Return a document up to the first mark, between the marks, and from the last mark on."""
     first, last = f"<!-- {command}: begin -->", f"<!-- {command}: end -->"
-    document = path.read_text()
-    before, begin, rest = document.partition(first)
-    _, end, after = rest.partition(last)
+    before, begin, rest = path.read_text().partition(first)
+    text, end, after = rest.partition(last)
     if not begin or not end:
         raise ValueError(f"{path} has no lines {first} and {last}")
-    path.write_text(f"{before}{first}\n{text}\n{last}{after}")
+    return before + first, text, last + after

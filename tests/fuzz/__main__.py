@@ -8,10 +8,12 @@ import sys
 import time
 from pathlib import Path
 
+from bpfsvc.datapath.loader.source import load
 from bpfsvc.devtools.lab import sandbox
 from tests.fuzz.controlled_node import compiled
-from tests.fuzz.report import as_test, figures, write_figures
+from tests.fuzz.report import Total, as_test, figures, write_figures
 from tests.fuzz.run import work_in_parallel
+from tests.packets.node import SIZES
 
 
 def main() -> int:
@@ -34,7 +36,8 @@ def main() -> int:
         print("nothing was run: give it more minutes", file=sys.stderr)
         return 2
     if arguments.write and not result.failures:
-        write_figures(arguments.write, text)
+        total = Total.read(arguments.write, load(SIZES).code_digest)
+        write_figures(arguments.write, text, total.with_run(arguments.seed, result.runs))
     return bool(result.failures)
 
 

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import re
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from tests.docs.figures import measured, write_section
+from tests.docs.figures import measured, read_section, write_section
 from tests.fuzz.events import Event, Packet
 from tests.fuzz.run import Failure, Result
 
+_COMMAND = "make fuzz"
+_TOTAL = re.compile(
+    r"the programs (?P<digest>[0-9a-f]+):\n"
+    r"(?P<runs>[\d,]+) program runs, of the seeds (?P<seeds>[\d, ]+)\."
+)
 _LEFT_OUT = """\
 Left out: sockets, XDP, the fast path, weights, clients on the node, fragments with other extension
 headers or of SCTP, full tables, several CPUs at the same moment. The middle of a connection to a
@@ -52,6 +59,40 @@ def figures(result: Result, seed: int, processes: int) -> str:
     return measured(f"make fuzz MINUTES={result.seconds / 60:.1f} SEED={seed}", rows)
 
 
-def write_figures(path: Path, text: str) -> None:
-    """Put the figures of a run into a document, and what it leaves out."""
-    write_section(path, "make fuzz", f"{text}\n{_LEFT_OUT}")
+def write_figures(path: Path, text: str, total: Total) -> None:
+    """Put the figures of a run into a document, the total of its programs, what it leaves out."""
+    write_section(path, _COMMAND, f"{text}\n{total}\n\n{_LEFT_OUT}")
+
+
+@dataclass(frozen=True, slots=True)
+class Total:
+    """Program runs without a difference of the programs with one digest, in several runs.
+
+    ``seeds`` are those of the runs: a seed that is played again adds nothing.
+    """
+
+    digest: str
+    runs: int = 0
+    seeds: tuple[int, ...] = ()
+
+    @classmethod
+    def read(cls, path: Path, digest: str) -> Total:
+        """Return the total in a document; of other programs it has nothing to say."""
+        match = _TOTAL.search(read_section(path, _COMMAND))
+        if not match or match["digest"] != digest:
+            return cls(digest)
+        seeds = tuple(int(seed) for seed in match["seeds"].split(", "))
+        return cls(digest, int(match["runs"].replace(",", "")), seeds)
+
+    def with_run(self, seed: int, runs: int) -> Total:
+        """Return the total after one more run."""
+        if seed in self.seeds:
+            return self
+        return replace(self, runs=self.runs + runs, seeds=(*self.seeds, seed))
+
+    def __str__(self) -> str:
+        seeds = ", ".join(map(str, self.seeds))
+        return (
+            f"Without a difference from the model, in all runs of the programs {self.digest}:\n"
+            f"{self.runs:,} program runs, of the seeds {seeds}."
+        )

@@ -103,8 +103,8 @@ class World:
         random = Random(seed)
         self.removed[number] = random.randrange(8) == 0
         self.slices[number] = _slices(self.services[number], random)
-        # No two Services have one frontend, so what is said of the others stays. A target without a
-        # Service has a cluster IP's address or no address of a Service: that changes with any of them.
+        # No two Services have one frontend, so what is said of the other Services stays. A target
+        # without a Service may have the address of a cluster IP: any Service can change that.
         changed = self._key(number), ()
         for asked in [asked for asked in self._verdicts if self._service_of(asked) in changed]:
             del self._verdicts[asked]
