@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -157,6 +156,4 @@ def test_the_agent_works_while_the_page_is_killed(testbed: Testbed) -> None:
     testbed.node.run(["pkill", "-9", "-P", str(agent.process.pid), "-f", "bpfsvc page"])
     agent.expect("the page of this node has failed: its process ended with status -9")
     assert agent.health().status == 200
-    began = time.monotonic()
     wait(lambda: get(testbed, "status")["well"], "the page is back", 60)
-    assert time.monotonic() - began < 60 * 6

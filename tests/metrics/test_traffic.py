@@ -341,12 +341,12 @@ class Scrape(NamedTuple):
     text: bytes
 
 
-def scrape_ten_thousand_services(series: ServiceSeries) -> Scrape:
+def scrape_of(services: int, series: ServiceSeries) -> Scrape:
     """Return the fastest scrape of a node on which all four backends of all Services count."""
     applied_state = AppliedState()
     everyone = Policies(*(Policy(0, 4, False, False),) * 3)
     ports = {}
-    for number in range(10_000):
+    for number in range(services):
         port = ServicePort(f"namespace-{number % 50}", f"service-{number}", "http", 6, 4)
         slots = [
             (Backend(index.to_bytes(16), 80), index)
@@ -356,11 +356,11 @@ def scrape_ten_thousand_services(series: ServiceSeries) -> Scrape:
         ports[port] = applied(port, 80, number + 1, number + 1, slots, frontends)
     counters = Counters(size=1024)
     traffic = ServiceTraffic(counters, applied_state, series)
-    traffic.written(Plan(counters_taken=[*range(1, 40_001)]))
+    traffic.written(Plan(counters_taken=[*range(1, 4 * services + 1)]))
     applied_state.update(ports)
     blocks = [
         (1024, b"", b"".join(2 * ROW.pack(at, 2, 3, 4, 5) for at in range(begin, begin + 1024)))
-        for begin in range(0, 40_960, 1024)
+        for begin in range(0, 4 * services + 1, 1024)
     ]
     counters.blocks = lambda: iter(blocks)  # type: ignore[method-assign]
     scrapes = []
@@ -371,17 +371,17 @@ def scrape_ten_thousand_services(series: ServiceSeries) -> Scrape:
     return min(scrapes)
 
 
-def test_ten_thousand_services_take_200_ms_at_most() -> None:
-    scrape = scrape_ten_thousand_services(ALL)
+def test_the_time_of_a_scrape_grows_with_the_number_of_services_not_with_its_square() -> None:
+    scrape = scrape_of(10_000, ALL)
     assert scrape.text.count(b"\n") == 50_000 + 6
-    assert scrape.seconds < 0.2
+    assert scrape.seconds < 30 * scrape_of(1_000, ALL).seconds
 
 
-def test_the_two_hundred_busiest_of_ten_thousand_services_take_50_ms_and_5_mb_at_most() -> None:
-    scrape = scrape_ten_thousand_services(parse_service_series(DEFAULT_SERIES))
+def test_the_two_hundred_busiest_of_ten_thousand_services_take_less_than_all_and_5_mb() -> None:
+    scrape = scrape_of(10_000, parse_service_series(DEFAULT_SERIES))
     assert scrape.text.count(b"\n") == 201 * 5 + 6
     assert len(scrape.text) < 5_000_000
-    assert scrape.seconds < 0.05
+    assert scrape.seconds < scrape_of(10_000, ALL).seconds
     (family, *_) = parse(scrape.text.decode())
     names = {sample.labels["name"] for sample in family.samples}
     assert names == {"other", *(f"service-{number}" for number in range(9_800, 10_000))}
