@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable, Iterator
-from functools import lru_cache
 from typing import Any, NamedTuple, NewType
+from weakref import WeakValueDictionary
 
 from bpfsvc.services.entries import NO_EXTRA, Extra, Policy
 
@@ -83,14 +83,44 @@ def chunks_of(table: int) -> range:
     return range(-(-table * PLACE_BYTES // _CHUNK))
 
 
-@lru_cache(maxsize=512)
+class _Shared(dict[str, tuple[tuple[Any, ...], ...]]):
+    """Entries that a weak reference may refer to. Nobody changes them."""
+
+    __slots__ = ("__weakref__",)
+
+
+_shared: WeakValueDictionary[tuple[object, ...], _Shared] = WeakValueDictionary()
+"""The entries that Services have, by what they are made of.
+
+A table of ``mh`` is made of the addresses of endpoints. It takes up to 0.8 MB with its entries, so
+it must go with the last Service that has it."""
+
+
 def extra_entries(
     tables: tuple[ScheduleTable, ...] = (),
     weights: tuple[PolicyWeights, ...] = (),
     spill: Spill | None = None,
 ) -> Extra:
-    """Return the entries of schedules' tables, of candidates and of spills."""
-    extra: dict[str, tuple[tuple[Any, ...], ...]] = {}
+    """Return the entries of schedules' tables, of candidates and of spills.
+
+    Services with equal tables, weights and spills share them.
+    """
+    key = tables, weights, spill
+    extra = _shared.get(key)
+    if extra is None:
+        extra = _entries(*key)
+        if not extra:
+            return NO_EXTRA
+        _shared[key] = extra
+    return extra
+
+
+def _entries(
+    tables: tuple[ScheduleTable, ...],
+    weights: tuple[PolicyWeights, ...],
+    spill: Spill | None,
+) -> _Shared:
+    extra = _Shared()
     if tables:
         extra["schedule_tables"] = tuple(
             (first, at // _CHUNK, table[at : at + _CHUNK].ljust(_CHUNK, _UNUSED))
@@ -105,7 +135,7 @@ def extra_entries(
         )
     if spill:
         extra["spills"] = (spill,)
-    return extra or NO_EXTRA
+    return extra
 
 
 def overflow_policy(extra: Extra) -> Policy | None:

@@ -285,7 +285,6 @@ def _weight(endpoints: PortEndpoints, scheduling: Scheduling, backend: Backend) 
     return scheduling.weights.of(backend.address, traits.node, traits.zone, of_slice)
 
 
-@lru_cache(maxsize=256)
 def _has_gap(table: bytes) -> bool:
     """True if a place of the table has no slot."""
     return NO_SLOT in memoryview(table).cast("H")

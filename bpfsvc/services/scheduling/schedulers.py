@@ -221,14 +221,14 @@ def _reduced(weights: Weights) -> Weights:
     return divided(tuple(max(weight * room // total, 1) for weight in weights))
 
 
-@lru_cache(maxsize=256)
+@lru_cache(maxsize=64)
 def _blocks(weights: Weights) -> bytes:
     if max(weights) == 1:
         return b""
     return _packed(slot for slot, weight in enumerate(weights) for _ in range(weight))
 
 
-@lru_cache(maxsize=256)
+@lru_cache(maxsize=64)
 def _round(weights: Weights) -> bytes:
     """Return who has a turn: first those with the highest weight, then those with one less, too.
 
