@@ -21,7 +21,7 @@ from tests.branches.outcomes import Sources
 from tests.docs.figures import write_section
 from tests.mutants import python_changes, report
 from tests.mutants.c_changes import Change, changes
-from tests.mutants.explained import explained
+from tests.mutants.explained import C_REASONS, PYTHON_REASONS, explained
 from tests.mutants.plugin import JOBS, RESULTS, UNTIL
 from tests.mutants.reach import Reach
 from tests.mutants.record import SURVIVED, Record, sample
@@ -42,7 +42,7 @@ _LAB_TESTS_OF_TRAFFIC = (
     *("context", "drops", "endpoint_removal", "explain", "failed"),
 )
 """With what the names of files begin whose tests are about packets and sockets."""
-_PACKAGE = "bpfsvc.services"
+PACKAGE = "bpfsvc.services"
 _PYTHON_TESTS = (
     *("tests/services", "tests/cli/test_validate.py", "tests/specification"),
     *("tests/explain", "tests/metrics", "tests/agent"),
@@ -97,7 +97,7 @@ def main() -> int:
 
 def of_python(arguments: argparse.Namespace) -> int:
     """Try changes of the rules for Services."""
-    every = list(python_changes.changes(Path(), _PACKAGE))
+    every = list(python_changes.changes(Path(), PACKAGE))
     chance = random.Random(arguments.seed)
     chosen = chance.sample(every, min(arguments.count, len(every)))
     if arguments.only:
@@ -112,7 +112,8 @@ def of_python(arguments: argparse.Namespace) -> int:
     if answers.pop(0, {}).get("state") != "survived":
         print("tests fail without a change", file=sys.stderr)
         return 2
-    tried = [(chosen[number - 1], answer) for number, answer in answers.items()]
+    answered = {chosen[number - 1]: answer for number, answer in answers.items()}
+    tried = explained(answered, every, PYTHON_REASONS)
     minutes = (time.time() - started) / 60
     text = report.python_figures(tried, len(every), minutes, arguments)
     print(text)
@@ -139,7 +140,7 @@ def of_c(arguments: argparse.Namespace) -> int:
     if arguments.only:
         chosen = [change for change in every if is_within(change, arguments.only)]
     answered = record.answers(chosen) if arguments.again else {}
-    known = dict(explained(answered, every))
+    known = dict(explained(answered, every, C_REASONS))
     rest = [change for change in chosen if known.get(change, SURVIVED) == SURVIVED]
     jobs, unreached = _jobs(rest, reach, source, arguments, chance)
     started = time.time()
@@ -150,7 +151,7 @@ def of_c(arguments: argparse.Namespace) -> int:
     new = {rest[number]: answer for number, answer in answers.items()}
     record.keep(new)
     minutes = (time.time() - started) / 60
-    tried = explained(answered | new, every)
+    tried = explained(answered | new, every, C_REASONS)
     text = report.figures(tried, unreached, len(every), minutes, arguments)
     print(text)
     print(report.survivors(tried))

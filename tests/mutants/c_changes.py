@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 _OPERATORS = {
     "==": ("!=",),
@@ -43,6 +43,9 @@ _TYPE = r"struct \w+|enum \w+|union \w+|__\w+|int|bool|void"
 _DECLARATION = re.compile(rf"^\t+(?:static |const )*(?:{_TYPE})\s\**\w+")
 _COMMENT = re.compile(r"/\*.*?\*/")
 
+AnyChange = TypeVar("AnyChange")
+Key = TypeVar("Key", bound=Hashable)
+
 
 class Change(NamedTuple):
     """A line and what stands in its place; ``kind`` says what was changed."""
@@ -53,13 +56,15 @@ class Change(NamedTuple):
     after: str
     kind: str
 
-
-Key = tuple[str, str, str]
+    @property
+    def words(self) -> tuple[str, ...]:
+        """The line as it is and the line changed."""
+        return self.before.strip(), self.after.strip()
 
 
 def numbered(
-    every: Iterable[Change], key_of: Callable[[Change], Key]
-) -> Iterator[tuple[Change, Key, int]]:
+    every: Iterable[AnyChange], key_of: Callable[[AnyChange], Key]
+) -> Iterator[tuple[AnyChange, Key, int]]:
     """Yield each change with its key, and how many changes before it have the same key."""
     seen: Counter[Key] = Counter()
     for change in every:

@@ -5,35 +5,32 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from functools import cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import yaml
 
-from tests.mutants.c_changes import Change, numbered
+from tests.mutants import c_changes, python_changes
+from tests.mutants.c_changes import numbered
 
-_FILE = Path(__file__).with_suffix(".yaml")
+C_REASONS = Path(__file__).with_name("explained.yaml")
+PYTHON_REASONS = Path(__file__).with_name("explained_python.yaml")
+
+_AnyChange = TypeVar("_AnyChange", c_changes.Change, python_changes.Change)
 
 
 class Place(NamedTuple):
-    """A line of a file, what stands in its place, and which of several equal lines it is."""
+    """A file or module, what is changed there, and which of several equal changes it is."""
 
     file: str
-    before: str
-    after: str
+    words: tuple[str, ...]
     number: int
 
 
-def reasons(every: Iterable[Change]) -> dict[Change, str]:
-    """Return why no test can see a change, of all changes of which that is known."""
-    named = places(every)
-    return {change: table()[place] for place, change in named.items() if place in table()}
-
-
 def explained(
-    tried: Mapping[Change, dict[str, Any]], every: Iterable[Change]
-) -> list[tuple[Change, dict[str, Any]]]:
+    tried: Mapping[_AnyChange, dict[str, Any]], every: Iterable[_AnyChange], reasons: Path
+) -> list[tuple[_AnyChange, dict[str, Any]]]:
     """Return what became of changes; a survivor that has a reason is ``explained``."""
-    known = reasons(every)
+    known = {change for place, change in places(every).items() if place in table(reasons)}
     return [
         (
             change,
@@ -43,22 +40,24 @@ def explained(
     ]
 
 
-def places(every: Iterable[Change]) -> dict[Place, Change]:
+def places(every: Iterable[_AnyChange]) -> dict[Place, _AnyChange]:
     """Return all changes by their places."""
     return {
-        Place(*text, number): change
-        for change, text, number in numbered(
-            every, lambda change: (change.file, change.before.strip(), change.after.strip())
-        )
+        Place(*key, number): change
+        for change, key, number in numbered(every, lambda change: (change.file, change.words))
     }
 
 
 @cache
-def table() -> dict[Place, str]:
-    """Return the reasons by places."""
+def table(path: Path) -> dict[Place, str]:
+    """Return the reasons of a file by places. The number of a place is the last of its words."""
     return {
-        Place(file, before, after, *(number or (0,))): group["reason"]
-        for file, groups in yaml.safe_load(_FILE.read_text()).items()
+        Place(file, tuple(words), number): group["reason"]
+        for file, groups in (yaml.safe_load(path.read_text()) or {}).items()
         for group in groups
-        for before, after, *number in group["changes"]
+        for words, number in map(_with_number, group["changes"])
     }
+
+
+def _with_number(change: list[Any]) -> tuple[list[str], int]:
+    return (change[:-1], change[-1]) if isinstance(change[-1], int) else (change, 0)

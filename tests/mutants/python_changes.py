@@ -50,6 +50,11 @@ class Change(NamedTuple):
         """The module, as the argument --only names it."""
         return self.module
 
+    @property
+    def words(self) -> tuple[str, ...]:
+        """The function, the kind of change and the line as it is."""
+        return self.function, self.kind, self.text
+
 
 def changes(root: Path, package: str) -> Iterator[Change]:
     """Yield all changes of the modules of a package below ``root``."""
