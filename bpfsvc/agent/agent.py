@@ -64,7 +64,6 @@ class Agent:
     def run(self) -> None:
         """Work until :meth:`stop`; programs and maps stay in the kernel afterwards."""
         began = time.monotonic()
-        memory.use_one_heap()
         memory.collect_rarely()
         root = PinRoot(self._config.pin_root)
         root.create()

@@ -108,6 +108,7 @@ def run(
         _clean_up(documents)
         return
     logs.log_exceptions()
+    memory.use_one_heap()
     name = options.node_name(documents.kubeproxy.hostname_override or None)
     config = make_config(documents, name, None)
     if shadow_settings:

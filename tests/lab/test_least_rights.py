@@ -95,6 +95,14 @@ def status_of(agent: LabAgent) -> dict[str, str]:
     return dict(line.split(":\t", 1) for line in lines)
 
 
+def test_all_threads_of_the_agent_share_one_heap(testbed: Testbed) -> None:
+    """A thread's own heap of glibc has an address that is a multiple of 64 MB."""
+    maps = Path(f"/proc/{testbed.agent.process.pid}/maps").read_text().splitlines()
+    starts = [int(line.partition("-")[0], 16) for line in maps if " rw-p 00000000 00:00 0" in line]
+    assert len(starts) > 10
+    assert not [hex(start) for start in starts if not start % (64 << 20)]
+
+
 def test_the_agents_of_the_lab_have_the_capabilities_of_the_table_and_no_others(
     testbed: Testbed,
 ) -> None:
