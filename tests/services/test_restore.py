@@ -24,6 +24,8 @@ from bpfsvc.services.plans.registry import (
     SourceRangeEntry,
 )
 from bpfsvc.services.plans.restore import Restored, restore
+from bpfsvc.services.scheduling.extra import PlaceRun
+from bpfsvc.services.scheduling.maps import SCHEDULE_TABLES, ScheduleTableEntry
 from bpfsvc.services.service_map import E, Read, ServiceMap
 from tests.services import crowd
 from tests.services.objects import frontend
@@ -131,6 +133,19 @@ def test_the_last_counters_are_shared_like_any_other() -> None:
     assert restore(reader(*entries), Ids(2)).applied == ()
 
 
+def test_the_first_counters_are_given_out_again_if_no_restored_backend_has_them() -> None:
+    ids = Ids(2)
+    entries = (
+        [ServiceName(1, WEB, 80)],
+        [FrontendEntry(WEB_ADDRESS, 1, 5, same_for_all(1))],
+        [BackendEntry(1, 5, 0, ONE, 8080, 2)],
+    )
+    restore(reader(*entries), ids)
+    assert ids.take_counter() == 1
+    with pytest.raises(MapFull):
+        ids.take_counter()
+
+
 def test_no_counters_at_all_are_not_given_back() -> None:
     ids = Ids(2)
     ids.free_counters([0, 3])
@@ -198,6 +213,12 @@ def test_ranges_are_restored_with_their_service_and_others_are_strays() -> None:
     restored = restore_special(same_for_all(1)._replace(restricted=True), [], entries)
     assert restored.applied[0].ranges == NETWORKS
     assert restored.strays.deletes(SOURCE_RANGES) == [SourceRangeEntry(9, NETWORKS[0])]
+
+
+def test_a_table_of_a_service_port_without_frontends_and_backends_is_a_stray() -> None:
+    table = ScheduleTableEntry(1, 1, 0, 0, PlaceRun(bytes(256)))
+    restored = restore(reader([ServiceName(1, WEB, 80)], [table]), Ids(100))
+    assert restored.strays.deletes(SCHEDULE_TABLES) == [table[:4]]
 
 
 def test_affinity_is_restored_if_all_backends_have_positions() -> None:
