@@ -192,6 +192,21 @@ def test_of_two_records_of_an_endpoint_the_better_counts_in_every_order(
         assert answers(entries, "10.96.0.1 80")[0] == expected, states
 
 
+@pytest.mark.parametrize(("first", "last"), [("here", "there"), ("there", "here")])
+def test_of_two_equal_records_of_an_endpoint_the_last_slice_by_name_counts_in_every_order(
+    first: str, last: str
+) -> None:
+    """All nodes then find the endpoint on the same node."""
+    named = [
+        endpoint_slice(f"10.0.0.1 {node}", name=name)
+        for name, node in (("web-1", first), ("web-2", last))
+    ]
+    local = service(internalTrafficPolicy="Local")
+    for slices in permutations(named):
+        pod, *_ = answers(evaluate(local, slices, NODE, CONFIG).entries, "10.96.0.1 80")
+        assert pod == ("to 10.0.0.1:8080" if last == "here" else "silence")
+
+
 # sentence, endpoints, the backends of every client at the cluster IP
 PICKED = [
     (
