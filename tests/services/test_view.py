@@ -44,6 +44,16 @@ def test_one_view_holds_entries_health_check_missing_local_endpoints_and_udp() -
     assert view.summary.udp_serving == {dns: frozenset({(pack("10.0.0.2"), 53)})}
 
 
+def test_a_service_of_another_proxy_has_no_health_check_here() -> None:
+    elsewhere = service(
+        labels={"service.kubernetes.io/service-proxy-name": "other"},
+        type="LoadBalancer",
+        externalTrafficPolicy="Local",
+        healthCheckNodePort=31000,
+    )
+    assert evaluate(elsewhere, SLICES, NODE, CONFIG) == ({}, NOTHING)
+
+
 def test_the_slices_are_merged_once_per_service_port(monkeypatch: pytest.MonkeyPatch) -> None:
     merged: list[str] = []
     merge = endpoints._merge
