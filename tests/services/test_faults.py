@@ -104,6 +104,16 @@ def test_a_scheduler_that_cannot_be_used_is_reported_until_it_is_corrected() -> 
     assert cluster.report.notes()["schedulers"] == ""
 
 
+def test_of_several_services_with_a_fault_the_note_names_the_first_and_counts_the_others() -> None:
+    cluster = Cluster()
+    others = [service(name, internalTrafficPolicy="Newer") for name in ("other", "third")]
+    cluster.apply(service("mine", internalTrafficPolicy="Newest"), *others)
+    assert cluster.report.notes()["unknown values"] == (
+        "Service default/mine: spec.internalTrafficPolicy: 'Newest' is unknown here, "
+        "so it counts as Cluster and 2 more"
+    )
+
+
 def test_all_that_is_wrong_with_the_annotations_of_a_service_is_one_text() -> None:
     cluster = Cluster()
     slices = [
