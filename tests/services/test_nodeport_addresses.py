@@ -140,6 +140,13 @@ def test_loopback_can_be_switched_off(setting: tuple[str, ...]) -> None:
     assert not accepted(setting, localhost=False) & (LOOPBACK | {LO6})
 
 
+@pytest.mark.parametrize("range_of_ipv6", ["::/0", "::/1"])
+def test_a_range_of_ipv6_does_not_make_nodeports_answer_on_loopback_of_ipv4(
+    range_of_ipv6: str,
+) -> None:
+    assert not accepted(("192.168.1.0/24", range_of_ipv6)) & (LOOPBACK | {LO6})
+
+
 def test_the_entry_of_loopback_shows_if_it_covers_the_whole_loopback_network() -> None:
     """With a list, only addresses on an interface count; 127.0.0.2 is on none."""
     states = [
