@@ -18,6 +18,7 @@ from bpfsvc.services.plans.plan import Plan
 from bpfsvc.services.plans.registry import FRONTENDS, SERVICES
 from bpfsvc.services.rules import desired
 from bpfsvc.services.rules.context import ServiceConfig
+from tests.services import crowd
 from tests.services.kernel import Kernel, new_planner, restore_from
 from tests.services.objects import CONFIG, endpoint_slice, frontend, service
 
@@ -184,6 +185,15 @@ def test_a_sync_says_whether_it_has_made_room() -> None:
     assert planner.sync(gone, 0, write).freed
 
 
+def test_a_sync_that_replaces_an_endpoint_by_another_makes_no_room() -> None:
+    cluster = Cluster()
+    planner, write = cluster.planner, partial(cluster.kernel.execute, random=Random(1))
+    planner.sync(planner.cache.apply([service("a"), endpoint_slice(ONE, of="a")], []), 0, write)
+    replaced = planner.cache.apply([endpoint_slice(TWO, of="a")], [])
+    assert not planner.sync(replaced, 0, write).freed
+    assert cluster.backends() == ["10.0.0.2"]
+
+
 def test_services_held_back_that_have_strays_are_spared_as_a_whole() -> None:
     cluster = Cluster()
     for name in "abc":
@@ -305,6 +315,18 @@ def test_the_frontends_of_a_service_are_found_once_in_a_sync(
     names.clear()
     planner.sync([("default", "a")], 0, lambda _: None)
     assert names == ["a"]
+
+
+def test_the_first_sync_of_many_services_needs_little_memory_beyond_what_it_keeps() -> None:
+    planner = new_planner(at_once=5)
+    ports = [{"name": f"port-{number}", "port": number} for number in range(1, 9)]
+    many = [
+        service(f"s-{number}", clusterIP=f"10.96.0.{number}", ports=ports)
+        for number in range(1, 200)
+    ]
+    planner.cache.apply(many, ())
+    _, kept, peak = crowd.measured(lambda: planner.sync_all(0, lambda _: None))
+    assert peak < 1.1 * kept
 
 
 def _fail(_: Plan) -> None:
