@@ -236,14 +236,15 @@ class Planner:
     def _set_claims(self, key: ServiceKey, ports: ServicePorts) -> set[ServiceKey]:
         """Register the frontends of a Service; return the Services that get or lose one by it."""
         service = self.cache.lookup(key).service
-        cluster_ips = service.cluster_ips if service else ()
+        if service is None:
+            return self.ownership.update(key, (), ())
         held = {frontend: frontend for frontend in self.applied_state.frontends(key)}
         return self.ownership.update(
             key,
             frontends(ports),
-            cluster_ips,
+            service.cluster_ips,
             held,
-            created=service.created if service else 0,
+            created=service.created,
         )
 
     @property
