@@ -69,7 +69,6 @@ class Departures:
             present = {
                 ids[port]: endpoints for port, endpoints in members.endpoints.items() if port in ids
             }
-        if present and members:
             self._members[key] = present
             self._seconds |= dict.fromkeys(present, members.seconds)
         if before or present:

@@ -141,5 +141,5 @@ def _entries(
 def overflow_policy(extra: Extra) -> Policy | None:
     """Return the policy by which connections that overflow choose; None if none do."""
     for first, size, table, *_ in extra.get("spills", ()):
-        return Policy(first, size, False, False, table, spills=True)
+        return Policy(first, size, False, False, table)
     return None

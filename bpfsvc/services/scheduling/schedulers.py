@@ -194,12 +194,12 @@ def _first_of_all(weighted: Weighted, _fallback: bool) -> bytes:
     return _packed([weights.index(max(weights))]) if len(weights) > 1 else b""
 
 
-def _of_many(weighted: Weighted, _fallback: bool) -> bytes:
+def _of_many(weighted: Weighted, fallback: bool) -> bytes:
     """Return the table from which two are drawn, where there are too many to compare all.
 
     ``ovf`` compares the endpoints of the highest weights.
     """
-    return _at_random(weighted, False) if len(positive(weighted)) > COMPARED else b""
+    return _at_random(weighted, fallback) if len(positive(weighted)) > COMPARED else b""
 
 
 def _in_weighted_turn(weighted: Weighted, _fallback: bool) -> bytes:
@@ -217,7 +217,7 @@ def _reduced(weights: Weights) -> Weights:
     total = sum(weights)
     if total <= MAX_ROUND:
         return weights
-    room = max(MAX_ROUND - len(weights), 0)
+    room = MAX_ROUND - len(weights)
     return divided(tuple(max(weight * room // total, 1) for weight in weights))
 
 

@@ -70,7 +70,7 @@ def sample(overload: int, near: int, far: int) -> Sample:
     total = near + far
     of_near = near
     if total > SPILL_COMPARED:
-        of_near = min(max(SPILL_COMPARED * near // total, 1), SPILL_COMPARED - 1)
+        of_near = max(SPILL_COMPARED * near // total, 1)
     of_far = min(far, SPILL_COMPARED - of_near)
     # mean(near) > overload * mean(all), each sum taken as many times as its share stands for.
     near_factor = of_far * (THOUSAND * total - overload * near)
