@@ -13,7 +13,7 @@ from bpfsvc.model import EndpointSlice, Node, Service
 from bpfsvc.services.entries import Policies, Policy
 from bpfsvc.services.plans.ids import Ids
 from bpfsvc.services.plans.restore import restore
-from bpfsvc.services.scheduling.maps import SPILLS, SpillEntry, among
+from bpfsvc.services.scheduling.maps import SPILLS, Among, SpillEntry, among
 from bpfsvc.services.scheduling.quarantine import Outcome
 from bpfsvc.services.scheduling.schedulers import Schedule
 from bpfsvc.services.scheduling.spill import can_spill, overload_text, parse_overload, sample
@@ -112,6 +112,18 @@ def test_where_no_connection_can_spill_over_loads_are_counted_but_nothing_is_add
     assert cluster.kernel.candidates
 
 
+def test_a_service_with_other_annotations_alone_never_spills_over() -> None:
+    cluster = Spilling(spilling(None, scheduler="rr"), PODS)
+    assert cluster.entry is None
+    assert [one.spills for one in cluster.at().by_class] == [False] * 3
+
+
+def test_where_no_near_endpoint_may_be_chosen_clients_are_refused() -> None:
+    cluster = Spilling(spilling(weights="10.0.0.1=0,10.0.0.2=0"), PODS)
+    assert cluster.entry is None
+    assert [one[:4] for one in cluster.at().by_class] == [(0, 0, False, True)] * 3
+
+
 def test_the_policies_local_never_spill_over() -> None:
     internal = Spilling(spilling(internalTrafficPolicy="Local"), PODS)
     assert internal.entry is None
@@ -152,6 +164,14 @@ def test_an_address_remembers_endpoints_for_each_of_the_sets() -> None:
     assert {one.local for one in cluster.kernel.localities.values()} == {0, 1, 2}
     pod, _, other = cluster.at(NODE_PORT).by_class
     assert (among(pod), among(other)) == (2, 1)
+
+
+def test_an_address_from_which_nothing_spills_over_remembers_no_far_endpoints() -> None:
+    service_of_both = spilling(scheduler="lblc", internalTrafficPolicy="Local", **OUTSIDE)
+    cluster = Spilling(service_of_both, PODS)
+    kept = {(one.address, one.local) for one in cluster.kernel.localities.values()}
+    inside, outside = CLUSTER_IP.address, NODE_PORT.address
+    assert kept == {(inside, Among.LOCAL), (outside, Among.ALL), (outside, Among.NEAR)}
 
 
 def test_with_affinity_any_endpoint_that_serves_has_its_position() -> None:

@@ -200,8 +200,7 @@ class _Placement:
         """True if the near endpoints can ever carry too much."""
         used = {backend.place for backend in (*every.chosen, *near.chosen)}
         overload = self._scheduling.zone_overload
-        is_usable = bool(every.chosen and near.chosen)
-        return is_usable and can_spill(overload, len(near.chosen), len(used))
+        return bool(near.chosen) and can_spill(overload, len(near.chosen), len(used))
 
     def _add_overflow(self, every: _Set, near: _Set) -> tuple[Range, Spill]:
         """Place all endpoints, and behind them the near ones; return the near range.
