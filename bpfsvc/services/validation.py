@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from difflib import get_close_matches
+from ipaddress import IPv4Network
 from typing import Any, NamedTuple
 
 from bpfsvc.model import ModelObject, ObjectError, ObjectKey, path_text, read_object
@@ -22,6 +23,9 @@ from bpfsvc.services.scheduling.annotations import ANNOTATIONS
 from bpfsvc.services.scheduling.weights import parse_weight
 
 _MAX_BACKENDS = 1 << 20
+
+_UNUSED = IPv4Network("198.18.0.0/15")
+"""A network that no cluster has: it is for measurements (RFC 2544)."""
 
 
 class Located(NamedTuple):
@@ -102,8 +106,8 @@ def _with_cluster_ip(value: Mapping[str, Any], number: int) -> Mapping[str, Any]
     spec = value.get("spec")
     if value.get("kind") != "Service" or not isinstance(spec, Mapping) or spec.get("clusterIP"):
         return value
-    address = f"198.{18 + (number >> 16 & 1)}.{number >> 8 & 255}.{number & 255}"
-    return {**value, "spec": {**spec, "clusterIP": address}}
+    address = _UNUSED[number % _UNUSED.num_addresses]
+    return {**value, "spec": {**spec, "clusterIP": str(address)}}
 
 
 # -- annotations ------------------------------------------------------------------------------

@@ -11,6 +11,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from bpfsvc.cli.main import main
+from bpfsvc.services.scheduling.annotations import ANNOTATIONS
 
 SERVICE = """\
 apiVersion: v1
@@ -70,6 +71,15 @@ def test_a_manifest_that_bpfsvc_would_do_has_no_finding() -> None:
             "bpfscv.io/quarantine: without effect; did you mean bpfsvc.io/quarantine?",
         ),
         (
+            'bpfsvc.io/wieght: "3"',
+            "bpfsvc.io/wieght: is not known; did you mean bpfsvc.io/weights?",
+        ),
+        (
+            "bpfsvc.io/x: y",
+            "bpfsvc.io/x: is not known; the annotations of a Service are: "
+            + ", ".join(known.name for known in ANNOTATIONS),
+        ),
+        (
             'bpfsvc.io/weight: "3"',
             "bpfsvc.io/weight: without effect on a Service: it is an annotation of EndpointSlices",
         ),
@@ -88,6 +98,36 @@ def test_an_annotation_without_effect_is_named_and_the_one_that_was_meant(
     annotation: str, text: str
 ) -> None:
     assert texts(annotated(annotation)) == [text]
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("shceduler", "is not known; did you mean bpfsvc.io/scheduler?"),
+        ("x", "is not known; the annotations of a ConfigMap are: none"),
+    ],
+)
+def test_an_object_of_a_kind_without_annotations_is_told_of_all_and_has_none(
+    name: str, text: str
+) -> None:
+    given = (
+        "apiVersion: v1\nkind: ConfigMap\n"
+        f"metadata: {{name: web, annotations: {{bpfsvc.io/{name}: y}}}}\n"
+    )
+    assert texts(given) == [f"bpfsvc.io/{name}: {text}"]
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("bpfsvc.io/scheduler", "without effect as a label: make it an annotation"),
+        ("bpfsvc.io/tier", ""),
+        ("scheduler", ""),
+    ],
+)
+def test_a_label_with_the_name_of_an_annotation_is_named(name: str, text: str) -> None:
+    found = texts(service(f"  labels: {{{name}: rr}}"))
+    assert found == [f"{name}: {text}"] * bool(text)
 
 
 def test_values_of_annotations_are_those_that_the_agent_reads() -> None:
@@ -167,6 +207,19 @@ def test_services_of_several_files_are_held_against_each_other(tmp_path: Path) -
     assert finding.startswith(f"{tmp_path}/a.yaml:1: Service shop/web: 192.0.2.7")
     assert "belongs to shop/other" in finding
     assert summary == "3 objects, 1 findings"
+
+
+def test_services_without_a_cluster_ip_do_not_share_one() -> None:
+    assert texts("---\n".join(service().replace("web", name) for name in ("web", "other"))) == []
+
+
+def test_an_object_that_is_in_two_files_is_named(tmp_path: Path) -> None:
+    for name in ("a.yaml", "b.yaml"):
+        (tmp_path / name).write_text(service())
+    finding, summary = validate(str(tmp_path)).stdout.splitlines()
+    where = f"{tmp_path}/b.yaml:4: Service shop/web: metadata.name"
+    assert finding == f"{where}: is in {tmp_path}/a.yaml, too"
+    assert summary == "2 objects, 1 findings"
 
 
 def test_lines_are_those_of_the_fields_and_json_has_them_apart(tmp_path: Path) -> None:
