@@ -71,6 +71,13 @@ def test_complete_entries_are_restored_and_new_ids_follow_theirs() -> None:
     assert [ids.take_counter() for _ in range(3)] == [4, 5, 6]
 
 
+def test_a_service_port_without_frontends_and_endpoints_keeps_its_number() -> None:
+    restored, ids = restore_entries([ServiceName(7, WEB, 80)], [], [])
+    assert [(one.port, one.service_id) for one in restored.applied] == [(WEB, 7)]
+    assert not restored.strays
+    assert ids.new_service() == 8
+
+
 def test_a_generation_without_a_frontend_is_a_stray() -> None:
     """The previous agent died before it changed the frontends, or before it cleaned up."""
     restored, ids = restore_entries(

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from random import Random
 from typing import Any
 
 import pytest
 
 from bpfsvc.base.address import pack, unpack
 from bpfsvc.model import EndpointSlice, Service
+from bpfsvc.services.cache import Cache
 from bpfsvc.services.entries import NO_EXTRA, Policies, Policy, PortEntries
+from bpfsvc.services.planner import Planner
 from bpfsvc.services.plans.registry import BACKENDS, ENDPOINTS, POSITIONS
 from bpfsvc.services.rules.context import ServiceConfig
 from bpfsvc.services.rules.view import evaluate
@@ -26,7 +29,7 @@ from tests.services.cluster import (
     Cluster,
     scheduled,
 )
-from tests.services.kernel import new_planner
+from tests.services.kernel import Kernel, new_planner
 from tests.services.objects import CONFIG, NODE, endpoint_slice, frontend, service
 
 
@@ -79,6 +82,17 @@ def test_the_scheduler_of_the_node_is_that_of_services_that_name_none() -> None:
     assert policies(entries_of(scheduled("random"), config=config)).schedule == Schedule.RANDOM
     weights = entries_of(scheduled("", "10.0.0.1=2"), config=config)
     assert policies(weights).schedule == Schedule.SOURCE
+
+
+def test_a_service_without_annotations_is_planned_by_the_scheduler_of_the_node() -> None:
+    config = replace(CONFIG, scheduler=Scheduler("mh"))
+    planner = Planner(Cache("here"), config, max_backends=10)
+    kernel = Kernel()
+    touched = planner.cache.apply([service(), endpoint_slice(ONE, TWO)], ())
+    kernel.sync(planner, touched, Random(1))
+    entry = kernel.frontends[VIP]
+    assert entry.policies.schedule == Schedule.MAGLEV
+    assert set(kernel.table(entry, entry.policies.pod)) == {0, 1}
 
 
 def test_weights_are_places_of_a_table_that_counts_from_the_first_slot() -> None:

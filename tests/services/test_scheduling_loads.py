@@ -50,6 +50,17 @@ def test_each_address_of_a_service_keeps_backends_of_its_own() -> None:
     assert not cluster.kernel.localities
 
 
+def test_an_address_keeps_backends_of_each_service_port() -> None:
+    """The first one alone has the guard of the address, which keeps none."""
+    cluster = Cluster()
+    ports = [{"name": "http", "port": 80}, {"name": "admin", "port": 81}]
+    slices = endpoint_slice(ONE, TWO, ports=tuple(port | {"port": 8080} for port in ports))
+    cluster.apply(scheduled("lblc", ports=ports), slices)
+    kept = {(entry.service_id, entry.address) for entry in cluster.kernel.localities.values()}
+    assert kept == {(service_id, VIP.address) for service_id in cluster.kernel.names}
+    assert len(kept) == 2
+
+
 def test_without_endpoints_of_this_node_its_clients_keep_none() -> None:
     cluster = Cluster()
     cluster.apply(scheduled("lblc", "", **LOCAL), endpoint_slice(TWO, THREE))

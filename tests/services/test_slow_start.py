@@ -148,6 +148,17 @@ def test_without_the_annotation_nothing_is_planned_again() -> None:
     assert cluster.planner.schedulings.growing(1e9) == set()
 
 
+def test_a_service_that_loses_the_annotation_begins_anew_when_it_has_the_annotation_again() -> None:
+    cluster = Cluster()
+    cluster.apply(0, slow(), pods(f"{ONE}=a"))
+    cluster.apply(10, pods(f"{ONE}=a", f"{TWO}=b"))
+    cluster.apply(20, service(annotations={"bpfsvc.io/scheduler": "random"}))
+    assert cluster.shares() == {ONE: 0.5, TWO: 0.5}
+    assert cluster.planner.schedulings.growing(1e9) == set()
+    cluster.apply(30, slow())
+    assert cluster.shares() == {ONE: 0.5, TWO: 0.5}
+
+
 def test_all_endpoints_of_a_new_service_have_their_shares_at_once() -> None:
     cluster = Cluster()
     cluster.apply(10, slow(), pods(f"{ONE}=a", f"{TWO}=b"))

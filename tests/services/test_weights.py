@@ -49,6 +49,12 @@ def test_a_weight_of_a_slice_is_a_number() -> None:
         parse_weight("1.5")
 
 
+def test_a_number_may_have_40_digits() -> None:
+    assert parse_weight("7".zfill(40)) == 7
+    with pytest.raises(ValueError, match="must be 0 to 65535"):
+        parse_weight("7".zfill(41))
+
+
 def test_a_number_of_many_digits_is_refused_in_a_short_line() -> None:
     with pytest.raises(ValueError, match=r"a weight must be 0 to 65535, not '9+'") as error:
         parse_weight("9" * 5000)
