@@ -55,6 +55,12 @@ CASES = [
         ALL_V4 | ALL_V6 | LOOPBACK | {LO6},
     ),
     (
+        "a range of all IPv6 addresses lists no IPv4 address",
+        ("192.168.1.0/24", "::/0"),
+        DUAL,
+        {SECOND_V4} | ALL_V6,
+    ),
+    (
         "keywords and ranges may be mixed",
         ("192.168.1.0/24", "primary", "2001:db8:1::/64"),
         DUAL,

@@ -86,6 +86,7 @@ NODE_PORT_ADDRESSES: SearchStrategy[Any] = st.sampled_from(
         ["all", "localhost"],
         ["all"],
         ["192.168.0.0/16", "primary"],
+        ["192.168.1.0/24", "::/0"],
     ]
 )
 

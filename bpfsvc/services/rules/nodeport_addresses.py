@@ -38,14 +38,18 @@ class NodePortAddresses:
 
     def takes_all(self, of_family: int) -> bool:
         """True if every address of family 4 or 6 is accepted."""
-        listed = [network for network in self.networks if family(network.address) == of_family]
+        listed = self._of(of_family)
         return not listed or any(network.bits <= _WHOLE[of_family] for network in listed)
 
     def lists(self, address: bytes) -> bool:
-        """True if the list alone accepts an address."""
-        return self.takes_all(family(address)) or any(
-            contains(network, address) for network in self.networks
+        """True if the list alone accepts an address. ``::/0`` lists no IPv4 address."""
+        of_family = family(address)
+        return self.takes_all(of_family) or any(
+            contains(network, address) for network in self._of(of_family)
         )
+
+    def _of(self, of_family: int) -> list[Network]:
+        return [network for network in self.networks if family(network.address) == of_family]
 
     def state(self, address: bytes) -> str:
         """Return ``SHUT``, ``OPEN`` or ``OPEN_LOOPBACK`` for an address of the node."""
@@ -73,8 +77,7 @@ class NodePortAddresses:
             or any(
                 contains(_LOOPBACK_NETWORK, network.address)
                 or contains(network, _LOOPBACK_NETWORK.address)
-                for network in self.networks
-                if family(network.address) == 4
+                for network in self._of(4)
             )
         )
 
