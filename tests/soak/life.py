@@ -59,6 +59,7 @@ class Life(NamedTuple):
 
     * ``failures``: connections that were lost or not made, by name.
     * ``left``: entries more than before the first event, by node and map, when all was over.
+    * ``connections``: if there are any, the connections of that moment, for people.
     """
 
     seconds: float
@@ -69,6 +70,7 @@ class Life(NamedTuple):
     failures: Mapping[str, int]
     growths: Sequence[Growth]
     left: Mapping[str, int]
+    connections: str
 
     @property
     def is_good(self) -> bool:
@@ -97,6 +99,7 @@ def live(seconds: float, every: float, seed: int) -> Life:
             traffic.work_on()
             exchanges = traffic.exchanges
         left = _left(testbed, before)
+        connections = _connections(testbed) if left else ""
     return Life(
         seconds,
         seed,
@@ -106,6 +109,7 @@ def live(seconds: float, every: float, seed: int) -> Life:
         traffic.failures,
         growths(samples),
         left,
+        connections,
     )
 
 
@@ -168,3 +172,10 @@ def _left(testbed: Testbed, before: Mapping[str, int]) -> dict[str, int]:
     except TimeoutError:
         return more()
     return {}
+
+
+def _connections(testbed: Testbed) -> str:
+    dumps = (
+        testbed.cluster.command(node, "maps", "dump", "connections") for node in testbed.lab.nodes
+    )
+    return "\n".join(dump.stdout for dump in dumps)
