@@ -247,6 +247,29 @@ def test_later_copies_take_only_connections_with_packets_since_the_one_before(
 
 
 @pytest.mark.slow
+def test_connections_that_the_old_programs_removed_after_the_copy_are_gone(
+    start: Start, tmp_path: Path
+) -> None:
+    """They would stay for a day: no packet of theirs comes any more."""
+    node = start(build(tmp_path / "bpf", FIELD))
+    seen = connect_all(node)
+    old = node.pinned
+    lasting = states(old, "connections").keys()
+    peers = ALL_PEERS[0]
+    peers.connect(node, peers.with_port(peers.external, 41000), peers.vip, peers.backend)
+    ended = states(old, "connections").keys() - lasting
+    node.age(60)
+    node.load(load(SIZES))
+    assert states(node.pinned, "connections").keys() == lasting | ended
+
+    old.map("connections").delete_many(sorted(ended))
+    node.installation.catch_up()
+    node.installation.complete()
+    assert states(node.pinned, "connections").keys() == lasting
+    assert all(works(node, peers, seen[peers]) for peers in ALL_PEERS)
+
+
+@pytest.mark.slow
 def test_connections_of_a_build_with_another_filter_are_still_found(
     start: Start, tmp_path: Path
 ) -> None:

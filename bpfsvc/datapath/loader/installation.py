@@ -35,6 +35,9 @@ its end would be taken for a forged one; without any, the next packet says them.
 _FILTER = "port_filters"
 _SEEN_NS = 3_000_000_000
 """More than ``seen`` may be older than the last packet: it is exact to about a second."""
+_COARSE_NS = 10_000_000
+"""The clock of ``seen`` is behind by a tick of the kernel, which has 100 in a second or more."""
+
 _REPLACED = ("ingress", "egress", "ingress_l3", "egress_l3")
 """Programs of the old build that the new one calls, in the order of ``bpf/path/tail_calls.h``."""
 
@@ -62,6 +65,7 @@ class Installation:
         self.fresh = fresh
         self._previous = previous
         self._copied_at = copied_at
+        self._old_alone_until = 0
         self._loading = loading
 
     def wait(self) -> None:
@@ -107,6 +111,7 @@ class Installation:
         """
         if self._previous:
             since, self._copied_at = self._copied_at, time.monotonic_ns()
+            self._old_alone_until = self._old_alone_until or self._copied_at
             migrate(self._previous, self.pinned, _CONNECTIONS, since - _SEEN_NS)
 
     def call_replaced(self) -> None:
@@ -129,12 +134,14 @@ class Installation:
     def complete(self) -> None:
         """Close the old build and replace it by the new one, which is attached everywhere by now.
 
-        Connections that the old programs noted while both ran are copied last.
+        Connections that the old programs noted while both ran are copied last, and those that they
+        have removed are removed.
         """
         if not self.fresh:
             return
         if self._previous:
             self.catch_up()
+            remove_ended(self._previous, self.pinned, self._old_alone_until - _COARSE_NS)
             for number, _ in self._places_of_replaced():
                 self.pinned.map("steps").delete(number)
             self._previous.close()
@@ -233,6 +240,29 @@ def migrate(old: Pinned, new: Pinned, only: tuple[str, ...] = (), since: int = 0
             continue
         copied += _copy(old.map(name), before, new.map(name), layout, since)
     return copied
+
+
+def remove_ended(old: Pinned, new: Pinned, until: int) -> None:
+    """Remove connections that the old programs have removed after they were copied.
+
+    No packet of theirs comes any more, and as they were copied they would stay for a day.
+    ``until``: when the new programs were attached, in ns of CLOCK_MONOTONIC. A connection with a
+    later packet may be one that only the new programs have.
+    """
+    tables = [old.map(name) for name in _CONNECTIONS if name in old.layout.maps]
+    for name in _CONNECTIONS:
+        before, layout = old.layout.maps.get(name), new.layout.maps[name]
+        if before is None or before == layout or before.key != layout.key:
+            continue
+        seen = layout.value.pick("seen")
+        quiet = (
+            key
+            for batch in new.map(name).batches()
+            for key, value in batch
+            if seen.unpack(value)[0] < until
+        )
+        ended = [key for key in quiet if all(table.lookup(key) is None for table in tables)]
+        new.map(name).delete_many(ended)
 
 
 def _brings_unnoted(old: Pinned, new: Pinned) -> bool:
