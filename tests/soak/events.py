@@ -210,6 +210,9 @@ class Events:
     def _be_without_server(self) -> None:
         """Changes come when it is back; it may have forgotten what changed, and agents may die."""
         api = self._cluster.api
+        # Without a snapshot an agent that starts now is not healthy before the server is back.
+        snapshot = self._cluster.snapshot_file(self._restless)
+        wait(snapshot.exists, "the first snapshot", _LONGEST_START)
         api.go_away()
         try:
             self._put_kept()
