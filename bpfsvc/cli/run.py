@@ -108,7 +108,6 @@ def run(
         _clean_up(documents)
         return
     logs.log_exceptions()
-    memory.use_one_heap()
     name = options.node_name(documents.kubeproxy.hostname_override or None)
     config = make_config(documents, name, None)
     if shadow_settings:
@@ -169,6 +168,7 @@ def _given(params: Mapping[str, Any]) -> dict[str, object]:
 
 def _agent(config: Config, given: Mapping[str, object], reload: Reload) -> Agent:
     """Return an agent. Only the modules of its own source of objects are imported."""
+    memory.use_one_heap()  # before the thread that posts Events
     prepare = functools.partial(_prepare, config)
     if config.manifests:
         from bpfsvc.kube.manifests.directory import ManifestSource
