@@ -109,8 +109,9 @@ def of_python(arguments: argparse.Namespace) -> int:
     until = started + 60 * arguments.minutes
     with tempfile.TemporaryDirectory(prefix="bpfsvc-mutants-") as name:
         answers = _run(Path(name), jobs, arguments.workers, until, [*plugin, *_PYTHON_TESTS])
-    if answers.pop(0, {}).get("state") != "survived":
-        print("tests fail without a change", file=sys.stderr)
+    without_change = answers.pop(0, {})
+    if without_change.get("state") != "survived":
+        print(f"without a change: {without_change}", file=sys.stderr)
         return 2
     answered = {chosen[number - 1]: answer for number, answer in answers.items()}
     tried = explained(answered, every, PYTHON_REASONS)
