@@ -247,6 +247,28 @@ def test_later_copies_take_only_connections_with_packets_since_the_one_before(
 
 
 @pytest.mark.slow
+def test_ends_that_both_builds_note_within_a_second_close_a_connection(
+    start: Start, tmp_path: Path
+) -> None:
+    """``seen`` is not written again within a second, so it does not tell which state is later."""
+    node = start(build(tmp_path / "bpf", FIELD))
+    connect_all(node)
+    old = node.pinned
+    node.load(load(SIZES))
+    new = node.pinned
+    for pinned, field in ((old, "fin_sent"), (new, "fin_received")):
+        record = pinned.layout.maps["connections"].value
+        for key, state in states(pinned, "connections").items():
+            pinned.map("connections").update(key, record.pack(state | {field: 1}))
+    node.installation.catch_up()
+    node.installation.complete()
+    ends = {
+        (state["fin_sent"], state["fin_received"]) for state in states(new, "connections").values()
+    }
+    assert ends == {(1, 1)}
+
+
+@pytest.mark.slow
 def test_connections_that_the_old_programs_removed_after_the_copy_are_gone(
     start: Start, tmp_path: Path
 ) -> None:

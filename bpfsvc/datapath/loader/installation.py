@@ -44,6 +44,10 @@ _REPLACED = ("ingress", "egress", "ingress_l3", "egress_l3")
 _TIMES = ("created", "seen")
 """Fields that show which of two states of one connection is the later one."""
 
+_NOTED = ("replied", "established", "fin_sent", "fin_received", "reset", "client_first")
+"""What a connection has come to, a byte each: a later state has more of it. ``seen`` does not show
+which state is the later one, as it is written once in a second."""
+
 
 class Installation:
     """A build that is loaded. ``fresh``: its programs are not attached yet.
@@ -295,7 +299,7 @@ def _open_filter(port_filter: Map) -> None:
 def _copy(source: Map, before: MapLayout, target: Map, layout: MapLayout, since: int) -> int:
     keys, values = converter(before.key, layout.key), converter(before.value, layout.value)
     fixed = layout.type.endswith("array")
-    times = layout.value.pick(*_TIMES) if set(_TIMES) <= set(layout.value.names) else None
+    merge = _merger(layout.value) if set(_TIMES) <= set(layout.value.names) else None
     seen = before.value.pick("seen") if since and "seen" in before.value.names else None
     copied = 0
     for batch in source.batches():
@@ -308,12 +312,32 @@ def _copy(source: Map, before: MapLayout, target: Map, layout: MapLayout, since:
             if fixed and int.from_bytes(key, sys.byteorder) >= target.max_entries:
                 continue
             written = target.update(key, value, syscall.ANY if fixed else syscall.NOEXIST)
-            if not written and times:
+            if not written and merge:
                 there = target.lookup(key)
-                if there is None or times.unpack(there) < times.unpack(value):
-                    written = target.update(key, value)
+                merged = merge(there, value) if there else value
+                written = merged != there and target.update(key, merged)
             copied += written
     return copied
+
+
+def _merger(record: Record) -> Callable[[bytes, bytes], bytes]:
+    """Return the function that makes one state of two states of an entry: there, and copied.
+
+    The later state stays. Of two states of one second each build may have noted a FIN.
+    """
+    times = record.pick(*_TIMES)
+    noted = record.offsets(*(name for name in _NOTED if name in record.names)).values()
+
+    def merged(there: bytes, copied: bytes) -> bytes:
+        of_there, of_copied = times.unpack(there), times.unpack(copied)
+        if of_there != of_copied:
+            return copied if of_there < of_copied else there
+        state = bytearray(there)
+        for at in noted:
+            state[at] = max(there[at], copied[at])
+        return bytes(state)
+
+    return merged
 
 
 def converter(old: Record, new: Record) -> Callable[[bytes], bytes]:
