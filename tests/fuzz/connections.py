@@ -76,8 +76,6 @@ class Connection:
     * ``port_lost``: another connection has taken the port that the backend saw, or the backend has
       opened one to it, or no port was free. The client's next packet gets another port. In ``seen``
       the port is 0 then.
-    * ``beside_netfilter``: a connection of netfilter has ``seen`` and ``backend``, too, until it
-      leaves the node.
     * ``unsure``: the model does not know whether the entry is still there.
     """
 
@@ -95,7 +93,6 @@ class Connection:
     given_up: bool = False
     doubted: bool = False
     port_lost: bool = False
-    beside_netfilter: bool = False
     unsure: bool = False
     unsure_state: bool = False
 

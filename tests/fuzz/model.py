@@ -57,6 +57,8 @@ class Model:
 
     * ``connections``: by the key of the client's packets. ``direct``: when flows past the Services
       began. ``seen``: how often what was seen.
+    * ``of_netfilter``: 5-tuples that connections of netfilter have until they leave the node:
+      protocol, the node's end and the backend.
     """
 
     def __init__(self, seed: int, seen: Counter[str]) -> None:
@@ -66,6 +68,7 @@ class Model:
         self.ports = FEW_PORTS if seed % 3 == 1 else MASQUERADE_PORTS
         self.connections: dict[Key, Connection] = {}
         self.direct: dict[Key | None, int] = {}
+        self.of_netfilter: set[tuple[int, End, End]] = set()
         self._endpoints: dict[int, set[tuple[int, End]]] = {}
         self._forgotten = 0
         self._remembered: dict[tuple[bytes, tuple[object, ...]], tuple[str, int]] = {}

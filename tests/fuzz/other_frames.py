@@ -63,7 +63,7 @@ def send_foreign(model: Model, passages: Passages, event: Foreign) -> None:
     problem = difference(reply, arrived, backend, seen)
     if what != "arrives" or problem:
         raise Different(f"{about}: its answer {what}: {problem}")
-    connection.beside_netfilter = True
+    model.of_netfilter.add((protocol, seen, backend))
     model.seen["connections of netfilter by another port"] += 1
 
 

@@ -22,7 +22,7 @@ def send_of_server(model: Model, passages: Passages, connection: Connection, eve
     data = pieces[0]
     what, routed, left = results[0]
     opens = connection.protocol == TCP and is_opening(segment.flags)
-    if opens and not connection.is_open and _is_untranslated(connection, data, left):
+    if opens and not connection.is_open and _is_untranslated(model, connection, data, left):
         _opens_its_own(model, connection)
         return
     problem = what if what != "leaves" else ""
@@ -40,10 +40,11 @@ def send_of_server(model: Model, passages: Passages, connection: Connection, eve
         connection.unsure = True
 
 
-def _is_untranslated(connection: Connection, data: bytes, left: bytes) -> bool:
+def _is_untranslated(model: Model, connection: Connection, data: bytes, left: bytes) -> bool:
     """True if a frame has kept its ends; or all but its port, where netfilter has that 5-tuple."""
     after = ends(left)
-    if left == data or not connection.beside_netfilter or after is None:
+    wire = connection.protocol, connection.seen, connection.backend
+    if left == data or wire not in model.of_netfilter or after is None:
         return left == data
     _, source, destination = after
     is_same = source[0] == connection.backend[0] and destination == connection.seen

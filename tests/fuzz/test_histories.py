@@ -144,6 +144,27 @@ KEPT: dict[str, tuple[int, list[Event]]] = {
             Foreign(family=6, target=8, client=3, port=3),
         ],
     ),
+    "a backend connects to a port that netfilter has since the connection before": (
+        71000830,
+        [
+            sent(18, 3, 1, 2, number=2766146352),
+            Write(service=2, number=1216657558),
+            sent(3, 0, 0, family=6),
+            sent(18, 3, 1, sender=1),
+            sent(9, 2, 3, 1, family=6),
+            sent(5, 1, 1),
+            Foreign(family=4, target=5, client=1, port=1),
+            sent(18, 3, 1, 17),
+            sent(13, 1, 3, number=3741374376),
+            Foreign(family=4, target=18, client=3, port=1),
+            sent(18, 3, 1, 17, sender=1),
+            sent(18, 3, 1, 2),
+            sent(17, 4, 0, 2, number=33621464),
+            sent(17, 4, 0, 21),
+            sent(17, 4, 0, 34, sender=1),
+            sent(17, 4, 0),
+        ],
+    ),
 }
 
 
