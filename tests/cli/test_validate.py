@@ -126,8 +126,8 @@ def test_an_object_of_a_kind_without_annotations_is_told_of_all_and_has_none(
     ],
 )
 def test_a_label_with_the_name_of_an_annotation_is_named(name: str, text: str) -> None:
-    found = texts(service(f"  labels: {{{name}: rr}}"))
-    assert found == [f"{name}: {text}"] * bool(text)
+    findings = texts(service(f"  labels: {{{name}: rr}}"))
+    assert findings == [f"{name}: {text}"] * bool(text)
 
 
 def test_values_of_annotations_are_those_that_the_agent_reads() -> None:

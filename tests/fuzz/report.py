@@ -60,7 +60,7 @@ def figures(result: Result, seed: int, processes: int) -> str:
 
 
 def write_figures(path: Path, text: str, total: Total) -> None:
-    """Put the figures of a run into a document, the total of its programs, what it leaves out."""
+    """Write the figures of a run and the total of its programs, and name what runs leave out."""
     write_section(path, _COMMAND, f"{text}\n{total}\n\n{_LEFT_OUT}")
 
 

@@ -26,6 +26,6 @@ def test_a_reason_is_of_one_of_several_equal_lines() -> None:
     before, after = place.words
     change = Change(place.file, 1, f"\t{before}", f"\t{after}", "")
     both = [change, change._replace(line=2)]
-    tried = {each: {"state": "survived"} for each in both}
+    tried = {changed: {"state": "survived"} for changed in both}
     states = [answer["state"] for _, answer in explained(tried, both, C_REASONS)]
     assert states == ["explained", "survived"]

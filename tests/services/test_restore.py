@@ -73,7 +73,7 @@ def test_complete_entries_are_restored_and_new_ids_follow_theirs() -> None:
 
 def test_a_service_port_without_frontends_and_endpoints_keeps_its_number() -> None:
     restored, ids = restore_entries([ServiceName(7, WEB, 80)], [], [])
-    assert [(one.port, one.service_id) for one in restored.applied] == [(WEB, 7)]
+    assert [(state.port, state.service_id) for state in restored.applied] == [(WEB, 7)]
     assert not restored.strays
     assert ids.new_service() == 8
 

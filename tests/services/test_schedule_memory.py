@@ -15,10 +15,7 @@ _MANY = 20
 
 
 def blocks_after_new_endpoints(cluster: Cluster, network: int) -> int:
-    """Give the Service of a cluster many pairs of endpoints, the one after the other.
-
-    Return how many blocks of memory Python holds then.
-    """
+    """Replace the endpoints of the Service many times. Return how many blocks Python holds then."""
     for number in range(_MANY):
         address = f"10.{network}.{number}"
         cluster.apply(endpoint_slice(f"{address}.1 here", f"{address}.2 there"))

@@ -115,13 +115,13 @@ def test_where_no_connection_can_spill_over_loads_are_counted_but_nothing_is_add
 def test_a_service_with_other_annotations_alone_never_spills_over() -> None:
     cluster = Spilling(spilling(None, scheduler="rr"), PODS)
     assert cluster.entry is None
-    assert [one.spills for one in cluster.at().by_class] == [False] * 3
+    assert [policy.spills for policy in cluster.at().by_class] == [False] * 3
 
 
 def test_where_no_near_endpoint_may_be_chosen_clients_are_refused() -> None:
     cluster = Spilling(spilling(weights="10.0.0.1=0,10.0.0.2=0"), PODS)
     assert cluster.entry is None
-    assert [one[:4] for one in cluster.at().by_class] == [(0, 0, False, True)] * 3
+    assert [policy[:4] for policy in cluster.at().by_class] == [(0, 0, False, True)] * 3
 
 
 def test_the_policies_local_never_spill_over() -> None:
@@ -169,7 +169,7 @@ def test_an_address_remembers_endpoints_for_each_of_the_sets() -> None:
 def test_an_address_from_which_nothing_spills_over_remembers_no_far_endpoints() -> None:
     service_of_both = spilling(scheduler="lblc", internalTrafficPolicy="Local", **OUTSIDE)
     cluster = Spilling(service_of_both, PODS)
-    kept = {(one.address, one.local) for one in cluster.kernel.localities.values()}
+    kept = {(entry.address, entry.local) for entry in cluster.kernel.localities.values()}
     inside, outside = CLUSTER_IP.address, NODE_PORT.address
     assert kept == {(inside, Among.LOCAL), (outside, Among.ALL), (outside, Among.NEAR)}
 

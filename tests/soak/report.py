@@ -20,7 +20,7 @@ def table(life: Life) -> str:
     ]
     wrong = [f"lost: {what}: {count}" for what, count in life.failures.items()]
     wrong += [f"left: {what}: {count} entries" for what, count in life.left.items()]
-    wrong += [life.connections] if life.left else []
+    wrong += [life.connections] if life.connections else []
     return "\n".join([*rows, "", *wrong])
 
 

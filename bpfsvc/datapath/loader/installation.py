@@ -145,7 +145,7 @@ class Installation:
             return
         if self._previous:
             self.catch_up()
-            remove_ended(self._previous, self.pinned, self._old_alone_until - _COARSE_NS)
+            _remove_ended(self._previous, self.pinned, self._old_alone_until - _COARSE_NS)
             for number, _ in self._places_of_replaced():
                 self.pinned.map("steps").delete(number)
             self._previous.close()
@@ -246,7 +246,7 @@ def migrate(old: Pinned, new: Pinned, only: tuple[str, ...] = (), since: int = 0
     return copied
 
 
-def remove_ended(old: Pinned, new: Pinned, until: int) -> None:
+def _remove_ended(old: Pinned, new: Pinned, until: int) -> None:
     """Remove connections that the old programs have removed after they were copied.
 
     No packet of theirs comes any more, and as they were copied they would stay for a day.
@@ -333,8 +333,8 @@ def _merger(record: Record) -> Callable[[bytes, bytes], bytes]:
         if of_there != of_copied:
             return copied if of_there < of_copied else there
         state = bytearray(there)
-        for at in noted:
-            state[at] = max(there[at], copied[at])
+        for offset in noted:
+            state[offset] = max(there[offset], copied[offset])
         return bytes(state)
 
     return merged

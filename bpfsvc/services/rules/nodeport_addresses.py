@@ -56,7 +56,7 @@ class NodePortAddresses:
         if address == LOOPBACK_V6:
             return OPEN if self.localhost and _ONLY_LOOPBACK_V6 in self.networks else SHUT
         if contains(_LOOPBACK_NETWORK, address):
-            if not self._takes_loopback() or not self.lists(address):
+            if not self.localhost or not self.lists(address):
                 return SHUT
             return OPEN_LOOPBACK if self.takes_all(4) and address == LOOPBACK else OPEN
         return OPEN if self.lists(address) else SHUT
@@ -70,16 +70,6 @@ class NodePortAddresses:
             return (pack("0.0.0.0" if of_family == 4 else "::"),)
         own = {address for address in addresses if family(address) == of_family}
         return tuple(sorted(address for address in own if self.lists(address)))
-
-    def _takes_loopback(self) -> bool:
-        return self.localhost and (
-            self.takes_all(4)
-            or any(
-                contains(_LOOPBACK_NETWORK, network.address)
-                or contains(network, _LOOPBACK_NETWORK.address)
-                for network in self._of(4)
-            )
-        )
 
 
 _ONLY_LOOPBACK_V6 = Network(LOOPBACK_V6, ALL_BITS)
