@@ -11,6 +11,7 @@ import pytest
 from _pytest.mark import ParameterSet
 
 from bpfsvc.devtools.lab import sandbox
+from tests.packets.builds import start
 from tests.packets.cached_node import compiled
 from tests.packets.fast_path import FastPathTestbed, fast_path, prepare
 from tests.packets.loads import HALF_OPEN, Loaded
@@ -18,7 +19,7 @@ from tests.packets.node import Node
 from tests.packets.peers import ALL_PEERS, SCTP_PEERS, TCP_PEERS, UDP_PEERS, Peers
 from tests.packets.uplink import Uplink, uplink
 
-__all__ = ["compiled"]
+__all__ = ["compiled", "start"]
 
 
 def mostly_fast(all_peers: Sequence[Peers]) -> list[ParameterSet]:

@@ -16,6 +16,7 @@ import pytest
 
 from bpfsvc.datapath.loader.bytecode import Bytecode
 from bpfsvc.devtools.lab import sandbox
+from tests.packets.builds import connect_all, map_id, works
 from tests.packets.cached_node import OLDER, SOURCE, CachedNode, never, put
 from tests.packets.fragment import PAYLOAD
 from tests.packets.fragment import cut as fragments
@@ -24,7 +25,6 @@ from tests.packets.packet import same, udp
 from tests.packets.peers import ALL_PEERS, Peers
 from tests.packets.refusals import refused as is_refused
 from tests.packets.test_gc_program import established
-from tests.packets.test_migration import connect_all, map_id, works
 
 STACK, ADD = 10, 0x07
 """The register of the stack, and the instruction by which its addresses are calculated."""

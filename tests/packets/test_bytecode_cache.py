@@ -21,8 +21,8 @@ from bpfsvc.datapath.loader.source import CSource
 from bpfsvc.datapath.maps.layout import Layout
 from bpfsvc.datapath.maps.pins import Pinned, PinRoot
 from bpfsvc.devtools.lab import sandbox
+from tests.packets.builds import map_id
 from tests.packets.cached_node import SOURCE, never, put
-from tests.packets.test_migration import map_id
 
 OTHER_USER = 65534
 """Some user id other than root's."""

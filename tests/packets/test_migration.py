@@ -2,99 +2,29 @@
 
 from __future__ import annotations
 
-import shutil
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from bpfsvc.datapath import loaded, syscall
-from bpfsvc.datapath.kernel_names import kernel_name
-from bpfsvc.datapath.loader import features, loader
-from bpfsvc.datapath.loader.bytecode import Bytecode
-from bpfsvc.datapath.loader.compiler_process import compile_source
 from bpfsvc.datapath.loader.installation import converter, migrate
-from bpfsvc.datapath.loader.source import CSource, directory, load
+from bpfsvc.datapath.loader.source import load
 from bpfsvc.datapath.maps.layout import Layout, Record
-from bpfsvc.datapath.maps.pins import Pinned, PinRoot
-from bpfsvc.devtools.lab import sandbox
-from bpfsvc.doctor.collect.others import is_bpfsvc
+from bpfsvc.datapath.maps.pins import Pinned
+from tests.packets.builds import (
+    FIELD,
+    FILTER,
+    Start,
+    build,
+    connect_all,
+    filter_bytes,
+    map_id,
+    states,
+    works,
+)
 from tests.packets.node import SIZES, Node
 from tests.packets.packet import same
 from tests.packets.peers import ALL_PEERS, TCP_PEERS, UDP_PEERS, Peers
-
-FIELD = ("maps/connections.h", "\t__u8 reply;\n", "\t__u64 mark;\n\t__u8 reply;\n")
-"""One more field in front of others, so their offsets change."""
-
-FILTER = ("maps/port_filter.h", " port_filters, 6, 0)", " port_filters, 7, 0)")
-"""Another layout of the filter, so the builds share none."""
-
-Edit = tuple[str, str, str]
-
-
-def build(at: Path, *edits: Edit) -> CSource:
-    """Return the sources of a build with edits: file, old text, new text."""
-    shutil.copytree(directory(), at)
-    for name, old, new in edits:
-        text = (at / name).read_text()
-        assert text.count(old) == 1
-        (at / name).write_text(text.replace(old, new))
-    return CSource(SIZES, at)
-
-
-Start = Callable[[CSource], Node]
-
-
-@pytest.fixture
-def start(request: pytest.FixtureRequest) -> Start:
-    """Return a function that starts nodes, each with an active build."""
-    sandbox.require()
-
-    def started(source: CSource) -> Node:
-        node = Node(sandbox.BPF_ROOT / request.node.name, source)
-        request.addfinalizer(node.root.remove)
-        request.addfinalizer(lambda: node.pinned.close())
-        node.installation.complete()
-        return node
-
-    return started
-
-
-def connect_all(node: Node) -> dict[Peers, str]:
-    """Connect all peers, masqueraded; return each client as its backend sees it."""
-    seen = {}
-    for peers in ALL_PEERS:
-        peers.service(node, [peers.backend], str(peers), masquerade=True)
-        seen[peers] = peers.connect(node, peers.external, peers.vip, peers.backend)
-    return seen
-
-
-def works(node: Node, peers: Peers, seen: str) -> bool:
-    """True if the connection between these peers is translated both ways."""
-    out = node.forward(peers.data(peers.external, peers.vip))
-    back = node.forward(peers.data(peers.backend, seen))
-    return same(out, peers.data(seen, peers.backend)) and same(
-        back, peers.data(peers.vip, peers.external)
-    )
-
-
-def states(pinned: Pinned, name: str) -> dict[bytes, dict[str, int | bytes]]:
-    """Read the entries of connections by the names of their fields."""
-    record = pinned.layout.maps[name].value
-    return {key: record.unpack(value) for key, value in pinned.map(name).items()}
-
-
-def map_id(pinned: Pinned, name: str) -> int:
-    """Return the kernel's id of a map, the second number of ``struct bpf_map_info``."""
-    return int.from_bytes(syscall.info(pinned.map(name).fd, 8)[4:], "little")
-
-
-def filter_bytes(node: Node) -> set[int]:
-    """Return the set of bytes in the filter."""
-    table = node.pinned.map("port_filters")
-    entries = (table.lookup(index.to_bytes(4, "little")) for index in range(table.max_entries))
-    return {byte for entry in entries for byte in entry or b""}
 
 
 @pytest.mark.slow
@@ -372,77 +302,3 @@ def test_an_entry_is_converted_field_by_field() -> None:
 def test_an_entry_of_the_same_layout_is_not_changed() -> None:
     record = Record((("a", "B"), ("", "3x"), ("b", "I")))
     assert converter(record, record)(b"\1abc\2\3\4\5") == b"\1abc\2\3\4\5"
-
-
-EARLIER = {
-    "xdp": "edge",
-    "explain": "decide",
-    "step_established": "step_careful",
-    "step_parse_slow": "step_unusual",
-    "step_fast_path": "step_shortcut",
-}
-"""Programs whose pins had other names in builds before the prefix. (So had ``gc``, but this test
-writes Services by those pins, which takes that program; an agent never does so.)"""
-
-COMMENT = ("bpfsvc.c", "/* A first packet that is refused. */", "/* Refused. */")
-"""A change that makes another build of the same programs."""
-
-
-def load_earlier(root: PinRoot, build: Bytecode, previous: Pinned | None = None) -> None:
-    """Load and pin a build as releases before the prefix did: all names are different.
-
-    Maps of ``previous`` are shared, as in those releases.
-    """
-    programs = [
-        replace(program, name=EARLIER.get(program.name, program.name)) for program in build.programs
-    ]
-    steps = [EARLIER.get(name, name) for name in build.steps]
-    build = replace(build, programs=tuple(programs), steps=tuple(steps))
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(loader, "kernel_name", lambda name: name[:15])
-        loader.load_build(build, root.next, previous)
-    root.promote_next()
-
-
-def ingress_name(node: Node) -> str:
-    """Return the kernel's name of the ingress program; the doctor knows bpfsvc by it."""
-    number = syscall.program_id(node.pinned.program("ingress"))
-    assert is_bpfsvc(loaded.maps_of(number))
-    return loaded.program_name(number)
-
-
-@pytest.mark.slow
-def test_upgrade_and_downgrade_work_with_the_names_of_earlier_releases(
-    request: pytest.FixtureRequest, start: Start, tmp_path: Path
-) -> None:
-    """Connections continue with the programs of both builds, which share the maps."""
-    sandbox.require()
-    source = build(tmp_path / "bpf", COMMENT)
-    earlier = Bytecode.decode(compile_source(source), source.code_digest).sized(
-        source, features.of_this_kernel().numbers()
-    )
-    root = PinRoot(sandbox.BPF_ROOT / request.node.name)
-    root.create()
-    load_earlier(root, earlier)
-    node = start(source)
-    assert (root.current / "programs" / "edge").exists()
-    assert ingress_name(node) == "ingress"
-    seen = connect_all(node)
-
-    before = node.pinned
-    node.load(load(SIZES))
-    assert not node.installation.settling
-    assert map_id(node.pinned, "connections") == map_id(before, "connections")
-    assert all(works(node, peers, seen[peers]) for peers in ALL_PEERS)
-    node.installation.complete()
-    assert sorted(path.name for path in root.path.iterdir()) == ["current"]
-    assert (root.current / "programs" / "xdp").exists()
-    assert not (root.current / "programs" / "edge").exists()
-    assert ingress_name(node) == kernel_name("ingress")
-    assert all(works(node, peers, seen[peers]) for peers in ALL_PEERS)
-
-    load_earlier(root, earlier, node.pinned)
-    node.pinned.close()
-    node.pinned = Pinned(root.current)
-    assert ingress_name(node) == "ingress"
-    assert all(works(node, peers, seen[peers]) for peers in ALL_PEERS)
