@@ -99,19 +99,28 @@ echo "= 1 of $1 in 0.1s ="
 [ "$1" != "$BROKEN" ] || { echo "FAILED tests/$1.py::test_$1"; exit 2; }
 """
 
+TIMEOUT = """#!/bin/bash
+# Stands for timeout: a stage that is $CUT reaches the limit.
+"${@:4}"
+status=$?
+[ "$5" != "$CUT" ] || exit 124
+exit "$status"
+"""
+
 
 class Run:
-    """A run of CI with a stand-in for make, in a copy."""
+    """A run of CI with stand-ins for make and timeout, in a copy."""
 
     def __init__(self, directory: Path, **environment: str) -> None:
         checkout = directory / "checkout"
         shutil.copytree(ROOT / ".ci", checkout / ".ci")
         (directory / "shared" / "kubernetes").mkdir(parents=True)
-        make = directory / "bin" / "make"
-        make.parent.mkdir()
-        make.write_text(MAKE)
-        make.chmod(0o755)
-        path = f"{make.parent}:{os.environ['PATH']}"
+        programs = directory / "bin"
+        programs.mkdir()
+        for name, text in {"make": MAKE, "timeout": TIMEOUT}.items():
+            (programs / name).write_text(text)
+            (programs / name).chmod(0o755)
+        path = f"{programs}:{os.environ['PATH']}"
         done = subprocess.run(
             [checkout / ".ci" / "run"],
             env={**os.environ, "PATH": path, **environment},
@@ -154,3 +163,17 @@ def test_a_failed_stage_is_named_first_and_is_the_last(
         f"make {stage}: NOT RUN after the failure" for stage in not_run
     ]
     assert run.events.count("begin kernels") == ("kernels" not in not_run)
+
+
+def test_a_stage_that_the_time_limit_cuts_off_is_noted_and_has_failed_if_a_test_has(
+    tmp_path: Path,
+) -> None:
+    passed, failed = tmp_path / "passed", tmp_path / "failed"
+    run = Run(passed, CUT="kernels")
+    assert run.status == 0
+    assert re.sub(r"\d+ minutes", "? minutes", run.last_lines[-1]) == (
+        "make kernels: NOT FINISHED after ? minutes, at the time limit: = 1 of kernels in 0.1s ="
+    )
+    run = Run(failed, CUT="slow", BROKEN="slow")
+    assert run.status == 124
+    assert run.last_lines[0] == "FAILED: make slow (status 124): tests/slow.py::test_slow"

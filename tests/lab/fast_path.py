@@ -102,17 +102,25 @@ def another_program(testbed: Testbed, pod: LabPod) -> Iterator[None]:
 class Download:
     """A download that has begun, and waits with a full buffer of its client."""
 
-    def __init__(self, opened: OpenConnection, size: int) -> None:
-        self._socket, self._size = opened.socket, size
+    def __init__(self, opened: OpenConnection, size: int, name: str = "download") -> None:
+        self._socket, self._size, self._name = opened.socket, size, name
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 16)
         self._socket.sendall(b"send %d\n" % size)
         self._received = len(self._socket.recv(1 << 12))
         self.port = str(self._socket.getsockname()[1])
 
+    def goes_on(self) -> bool:
+        """True if nobody has reset the connection until now."""
+        return self._socket.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR) == 0
+
     def finish(self) -> None:
         """Receive the rest; assert that it is all there."""
-        while self._received < self._size and (more := self._socket.recv(1 << 16)):
-            self._received += len(more)
+        try:
+            while self._received < self._size and (more := self._socket.recv(1 << 16)):
+                self._received += len(more)
+        except OSError as error:
+            message = f"{self._name}: {error} after {self._received} of {self._size} bytes"
+            raise AssertionError(message) from error
         assert self._received == self._size
 
 
@@ -121,10 +129,10 @@ def downloads_from_outside(testbed: Testbed) -> Iterator[list[tuple[int, Downloa
     """Begin a download from each kind of Service over each family: family and download."""
     with ExitStack() as stack:
         downloads = []
-        for family, of in product(FAMILIES, OUTSIDE.values()):
+        for family, (kind, of) in product(FAMILIES, OUTSIDE.items()):
             to = testbed.node.address(family), of.node_port
             opened = stack.enter_context(connect(testbed.client, *to))
-            downloads.append((family, Download(opened, 8 << 20)))
+            downloads.append((family, Download(opened, 8 << 20, f"{kind} over IPv{family}")))
         yield downloads
 
 

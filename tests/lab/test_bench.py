@@ -27,7 +27,7 @@ from bpfsvc.devtools.bench.testbeds.agents import cores
 from bpfsvc.devtools.bench.testbeds.traffic import BACKEND, BACKEND_PORT, Tools, TrafficTestbed
 from bpfsvc.devtools.lab import sandbox
 from bpfsvc.devtools.lab.node import LabNode
-from bpfsvc.devtools.lab.patience import wait
+from bpfsvc.devtools.lab.patience import stretched, wait
 
 TINY = Scale(
     services=(3,),
@@ -189,7 +189,7 @@ def test_agents_and_kube_proxy_stay_off_the_measured_core(
 def test_an_unpinned_load_may_run_anywhere() -> None:
     earlier = set(_children())
     with set_up("direct", pin=False) as testbed:
-        outcome, cpu = testbed.run("connect", "pod", 1, 0.02)
+        outcome, cpu = testbed.run("connect", "pod", 1, stretched(0.1))
         assert outcome.operations > 0
         assert cpu > outcome.cpu_seconds > 0
         assert _affinities("/load\0", earlier) == {tuple(sorted(os.sched_getaffinity(0)))}
@@ -240,7 +240,7 @@ def _all_refuse(testbed: TrafficTestbed, reason: str) -> bool:
 @pytest.mark.slow
 def test_on_nodes_with_policies_the_fast_path_is_for_established_connections() -> None:
     with set_up("default", policies=True) as testbed:
-        outcome, _ = testbed.run("connect", "pod", 1, 0.02)
+        outcome, _ = testbed.run("connect", "pod", 1, stretched(0.1))
         assert outcome.operations > 0
         wait(lambda: _all_refuse(testbed, "in inet bench_policies forward"), "the rules are seen")
         rules = testbed.near.run(["nft", "list", "table", "inet", "bench_policies"]).stdout
@@ -300,7 +300,7 @@ def _translated(testbed: TrafficTestbed) -> int:
 def test_traffic_to_no_service_is_untranslated_on_nodes_with_agents(mode: str) -> None:
     """The backend's pod answers itself, at a port that no Service names."""
     with set_up(mode) as testbed:
-        outcome, _ = testbed.run("connect", "pod", 1, 0.02)
+        outcome, _ = testbed.run("connect", "pod", 1, stretched(0.1))
         assert outcome.operations > 0
         assert testbed.memory()["agent, RSS"]
         assert _connections(testbed) == 0
