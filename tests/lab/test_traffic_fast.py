@@ -290,8 +290,11 @@ def test_downloads_from_outside_go_on_when_the_agent_is_started_without_the_fast
     cluster, node = routed.cluster, routed.node
     with downloads_from_outside(routed) as downloads:
         try:
+            assert all(download.goes_on() for _, download in downloads)
             cluster.stop(node)
+            assert all(download.goes_on() for _, download in downloads)
             cluster.start(node, options=[option])
+            assert all(download.goes_on() for _, download in downloads)
             counts = [Counts(node, family) for family in FAMILIES]
             for family, download in downloads:
                 words = ["-f", f"ipv{family}", "-p", "tcp", "--sport", download.port]
