@@ -126,14 +126,25 @@ class Download:
 
 @contextmanager
 def downloads_from_outside(testbed: Testbed) -> Iterator[list[tuple[int, Download]]]:
-    """Begin a download from each kind of Service over each family: family and download."""
+    """Begin a download from each kind of Service over each family: family and download.
+
+    An error gets a note with what the node knows of the connections.
+    """
+    node = testbed.node
     with ExitStack() as stack:
         downloads = []
         for family, (kind, of) in product(FAMILIES, OUTSIDE.items()):
-            to = testbed.node.address(family), of.node_port
+            to = node.address(family), of.node_port
             opened = stack.enter_context(connect(testbed.client, *to))
             downloads.append((family, Download(opened, 8 << 20, f"{kind} over IPv{family}")))
-        yield downloads
+        try:
+            yield downloads
+        except AssertionError as error:
+            error.add_note(testbed.cluster.command(node, "maps", "dump", "connections").stdout)
+            for family in FAMILIES:
+                error.add_note(node.run(["conntrack", "-L", "-f", f"ipv{family}"]).stdout)
+            error.add_note(testbed.cluster.agents[node.name].log)
+            raise
 
 
 def fast_packets(node: LabNode) -> int:
