@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import json
 import time
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from bpfsvc.agent.history.changes import History
-from bpfsvc.agent.history.saved_records import MEGABYTE
+from bpfsvc.agent.history.saved_records import MEGABYTE, SavedRecords
 from bpfsvc.model import ModelObject
+from bpfsvc.model.answers import ChangeRecord, Names, encode
 from bpfsvc.services.plans.plan import Plan
 from tests.services.kernel import new_planner
 from tests.services.objects import endpoint_slice, service
@@ -166,3 +168,21 @@ def test_zero_megabytes_remember_nothing(tmp_path: Path) -> None:
     node.history.save()
     assert node.records() == []
     assert not [*tmp_path.iterdir()]
+
+
+def test_records_take_no_more_memory_than_the_limit_says() -> None:
+    records = SavedRecords(None, MEGABYTE)
+    tracemalloc.start()
+    try:
+        for number in range(10_000):
+            endpoints = Names(added=[f"10.244.1.{number % 250}:8080"])
+            services = [f"default/web-{number % 30}"]
+            record = ChangeRecord(
+                at=1e9 + number, services=services, what="changed", endpoints=endpoints
+            )
+            records.add(services, encode(record))
+        taken = tracemalloc.get_traced_memory()[0]
+    finally:
+        tracemalloc.stop()
+    assert 0.8 * MEGABYTE < taken < MEGABYTE
+    assert 2_000 < len(records.texts("")) < 10_000

@@ -22,7 +22,11 @@ from tests.soak.slopes import Limit, Slope, slope
 from tests.soak.traffic import Traffic
 
 _NETWORK = {"layout": "routed", "pods_per_node": 3}
-_OPTIONS = ("--conntrack-udp-timeout", "10s", "--conntrack-udp-timeout-stream", "10s")
+_OPTIONS = (
+    *("--conntrack-udp-timeout", "10s", "--conntrack-udp-timeout-stream", "10s"),
+    *("--history-megabytes", "1"),
+)
+"""The history is full after the warm-up: with 16 MB it would grow for hours, up to its limit."""
 _WARM_UP = 0.2
 """The part of a life whose samples do not count."""
 

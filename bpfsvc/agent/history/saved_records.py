@@ -7,6 +7,7 @@ file that cannot be written costs the records at the next start, and nothing els
 from __future__ import annotations
 
 import logging
+import sys
 from collections import deque
 from collections.abc import Collection, Iterator
 from pathlib import Path
@@ -19,14 +20,16 @@ MEGABYTE = 1024 * 1024
 FAILURES_SHARE = MEGABYTE // 4
 """Bytes of each megabyte of the history that are for failures; the others are for changes."""
 
-_OVERHEAD = 250
-"""Bytes that a record takes in memory beside its text."""
+_OVERHEAD = 150
+"""Bytes that a record takes in memory beside its text and the names of its Services."""
 
 _log = logging.getLogger("bpfsvc")
 
 
 class _Kept(NamedTuple):
-    services: frozenset[str]
+    """The names are those of other records: a node has few Services that change all day."""
+
+    services: tuple[str, ...]
     text: bytes
 
 
@@ -56,13 +59,14 @@ class SavedRecords:
 
     def add(self, services: Collection[str], line: bytes, *, is_saved: bool = False) -> None:
         """Add a record of Services, and forget the oldest records if they take too much."""
-        kept = _Kept(frozenset(services), line)
+        # msgspec's bytes keep the room of the buffer that it wrote to: up to twice as much.
+        kept = _Kept(tuple(map(sys.intern, services)), bytes(memoryview(line)))
         self._records.append(kept)
         self._size += _size(kept)
         while self._size > self._most:
             self._size -= _size(self._records.popleft())
         if self._path and not is_saved:
-            self._unsaved.append(line)
+            self._unsaved.append(kept.text)
 
     def texts(self, service: str) -> list[bytes]:
         """Return the records of a Service, of all if it is empty; the oldest come first."""
