@@ -243,3 +243,13 @@ def test_the_error_of_a_full_map_names_its_flag_and_no_id_is_lost() -> None:
     with pytest.raises(MapFull, match=r"backend_counters.*--max-backends"):
         agent.plan({WEB: port_entries(ONE, TWO, THREE)})
     assert len(agent.plan({WEB: port_entries(ONE, TWO)}).counters_taken) == 2
+
+
+def test_each_update_of_the_applied_state_is_told_by_another_version() -> None:
+    """Figures that are computed from the state are computed once for each version."""
+    state = AppliedState()
+    versions = [state.version]
+    for _ in range(2):
+        state.update({})
+        versions.append(state.version)
+    assert len(set(versions)) == 3

@@ -68,6 +68,13 @@ def test_without_endpoints_of_this_node_its_clients_keep_none() -> None:
     assert kept == {(VIP.address, False), (NODE_PORT.address, False)}
 
 
+def test_an_address_of_a_service_without_endpoints_keeps_none() -> None:
+    cluster = Cluster()
+    cluster.apply(scheduled("lblc"), endpoint_slice())
+    assert VIP in cluster.kernel.frontends
+    assert not cluster.kernel.localities
+
+
 def test_a_service_port_whose_candidates_are_lost_is_written_anew() -> None:
     cluster = Cluster()
     cluster.apply(scheduled("lc"), endpoint_slice(ONE, TWO))
