@@ -14,6 +14,8 @@ from tests.interleavings.shared import Shared
 from tests.packets.packet import LINK, address_port, sctp_init, tcp, udp
 from tests.packets.peers import ALL_PEERS, Peers
 
+pytestmark = pytest.mark.slow
+
 _FLAGS = ("S", "<SA", "A", "PA", "<PA", "SF", "FA", "<FA", "A", "<R", "S", "<SA", "R", "A")
 
 

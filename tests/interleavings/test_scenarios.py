@@ -11,6 +11,8 @@ from tests.fuzz.controlled_node import MarkedSource, marked_source
 from tests.interleavings.node import machine_of
 from tests.interleavings.scenarios import Scenario, World
 
+pytestmark = pytest.mark.slow
+
 SHORT = [
     Scenario(False, False, "new", ("S", "S")),
     Scenario(False, False, "opened", ("S", "<SA")),
@@ -40,7 +42,6 @@ def test_no_interleaving_of_a_scenario_ends_badly(world: World, scenario: Scenar
     assert result.ends
 
 
-@pytest.mark.slow  # 40,000 states.
 def test_a_late_packet_is_translated_wrongly_only_if_its_freed_row_is_given_away(
     world: World,
 ) -> None:
@@ -50,7 +51,6 @@ def test_a_late_packet_is_translated_wrongly_only_if_its_freed_row_is_given_away
     assert not world.explored(scenario, gives_away=False)[0].problem
 
 
-@pytest.mark.slow  # 22,000 and 83,000 states.
 @pytest.mark.parametrize("evictable", [False, True], ids=["held", "where the kernel evicts"])
 def test_a_datagram_at_the_end_of_its_flow_leaves_no_half_of_a_pair(
     world: World, evictable: bool
@@ -113,7 +113,6 @@ FAULTS = {
 }
 
 
-@pytest.mark.slow  # Each compiles the programs.
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_fault_that_is_put_back_is_found(world: World, fault: str) -> None:
     text, other, scenario, problem = FAULTS[fault]

@@ -7,12 +7,15 @@ translates has none.
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 from bpfsvc.base import address
+from bpfsvc.base.protocols import PROTOCOL_NAMES
 from bpfsvc.datapath.maps.pins import Pinned, PinRoot
+from bpfsvc.datapath.netlink.conntrack.messages import TranslatedFlow
 from bpfsvc.devtools.lab.dial import ask
 from bpfsvc.devtools.lab.node import LabNode
 from bpfsvc.devtools.lab.patience import wait
@@ -70,15 +73,23 @@ def state(pod: LabPod, family: int) -> str:
     return str(seen[0]) if seen else "unknown"
 
 
-def by_packets(node: LabNode, client: str) -> bool:
-    """True if tc on a node has an entry for a flow of ``client``, an ``address:port``."""
+def by_packets(node: LabNode, client: str) -> list[str]:
+    """Return the flows of ``client``, an ``address:port``, that tc on a node has entries for.
+
+    Each is a protocol and a destination, such as ``UDP 10.96.0.1:80``.
+    """
     host, _, port = client.rpartition(":")
-    wanted = (address.pack(host.strip("[]")), int(port))
+    wanted = (address.pack(host.strip("[]")), socket.htons(int(port)))
     with opened(node) as pinned:
-        flow = pinned.layout.maps["connections"].key
-        rows = (
-            flow.unpack(key)
+        codec = pinned.layout.maps["connections"].key.pick(*TranslatedFlow._fields)
+        flows = [
+            TranslatedFlow(*codec.unpack(key))
             for name in ("connections", "new_connections")
             for key, _ in pinned.map(name).items()
-        )
-        return any((row["source"], row["source_port"]) == wanted for row in rows)
+        ]
+    return [
+        f"{PROTOCOL_NAMES[flow.protocol]} "
+        + address.endpoint_text(flow.destination, socket.ntohs(flow.destination_port))
+        for flow in flows
+        if (flow.source, flow.source_port) == wanted
+    ]

@@ -35,6 +35,7 @@ def running() -> Iterator[subprocess.Popen[bytes]]:
         process.communicate()
 
 
+@pytest.mark.slow
 def test_an_interrupted_benchmark_leaves_nothing(running: subprocess.Popen[bytes]) -> None:
     """As ^C does it: the whole group of the terminal gets the signal at once."""
     wait(lambda: _loads(running.pid) >= 2, "clients and servers of two testbeds", timeout=60)

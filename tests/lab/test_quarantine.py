@@ -217,7 +217,7 @@ def open_to(testbed: Testbed, where: str, pod: LabPod, family: int) -> OpenConne
         opened = call(testbed, where, family)
         answer = opened.who()
         if answer.pod == pod.name:
-            assert by_packets(testbed.node, answer.own) is (where in ("bound pod", "client"))
+            assert bool(by_packets(testbed.node, answer.own)) is (where in ("bound pod", "client"))
             return opened
         opened.close()
     raise AssertionError(f"no connection to {pod.name}")

@@ -237,7 +237,9 @@ def test_datagrams_of_a_socket_get_another_backend_when_theirs_is_removed(
             for _ in range(3):
                 assert who(made, ROLLED.vip(family)) == chosen[0].name
         own = at(known_testbed.pod.address(family), made.getsockname()[1])
-        assert not by_packets(known_testbed.node, own)
+        # An earlier connection of the pod may have had the port.
+        flow = f"UDP {at(ROLLED.vip(family), 80)}"
+        assert flow not in by_packets(known_testbed.node, own)
 
 
 def test_one_socket_has_one_backend(known_testbed: Testbed, family: int) -> None:
