@@ -25,7 +25,11 @@ class Pair:
 
     def direct(self, *steps: str) -> None:
         """Open a direct connection; then the ``client`` or ``backend`` sends packets by flags."""
-        for step in ("client S", "backend SA", "client A", *steps):
+        self.sends("client S", "backend SA", "client A", *steps)
+
+    def sends(self, *steps: str) -> None:
+        """Have both sides send packets of a direct connection."""
+        for step in steps:
             name, flags = step.split()
             if name == "client":
                 packet = tcp(self.client, self.backend, flags)
@@ -72,6 +76,15 @@ def test_the_port_is_free_when_the_direct_connection_is_over(pair: Pair, how: st
     assert pair.through_service() == pair.client
 
 
+def test_the_port_is_in_use_for_a_moment_after_the_end_of_an_old_direct_connection(
+    pair: Pair,
+) -> None:
+    pair.direct()
+    pair.testbed.node.age_direct(60)
+    pair.sends(*BY_FIN)
+    assert pair.through_service() != pair.client
+
+
 @pytest.mark.parametrize("step", ["client FA", "backend FA"])
 def test_the_port_is_in_use_as_long_as_one_side_has_not_closed(pair: Pair, step: str) -> None:
     pair.direct(step, step)
@@ -108,17 +121,34 @@ def test_a_direct_connection_gets_another_port_than_one_through_the_service(pair
     assert same(back, hop(tcp(pair.backend, pair.client, "SA")))
 
 
-def test_a_direct_connection_may_have_the_ports_of_one_through_the_service_that_is_over(
-    pair: Pair,
-) -> None:
-    """Its answers are not translated: the entries of the older one are gone."""
-    pair.through_service()
+def close_through_service(pair: Pair) -> None:
+    """Have both sides close a connection through the Service."""
     for name, packet in (
         ("pod0", tcp(pair.client, pair.vip, "FA")),
         ("eth0", tcp(pair.backend, pair.client, "FA")),
         ("pod0", tcp(pair.client, pair.vip, "A")),
     ):
         assert pair.testbed.run("ingress", name, packet)[0] == REDIRECT
+
+
+def test_a_direct_connection_keeps_its_other_port_when_the_one_through_the_service_is_gone(
+    pair: Pair,
+) -> None:
+    node, syn = pair.testbed.node, tcp(pair.client, pair.backend)
+    pair.through_service()
+    seen = pair.testbed.to_neighbour("pod0", syn).payload.sport
+    close_through_service(pair)
+    node.age(11)
+    assert node.collect(*(key for key, _ in node.pinned.map("connections").items())) == 1
+    assert pair.testbed.to_neighbour("pod0", syn).payload.sport == seen != syn.payload.sport
+
+
+def test_a_direct_connection_may_have_the_ports_of_one_through_the_service_that_is_over(
+    pair: Pair,
+) -> None:
+    """Its answers are not translated: the entries of the older one are gone."""
+    pair.through_service()
+    close_through_service(pair)
     pair.direct("client PA", "backend PA", *BY_FIN)
 
 
