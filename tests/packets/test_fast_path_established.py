@@ -64,6 +64,21 @@ def test_a_connection_is_a_candidate_when_enough_packets_of_both_sides_have_pass
     assert fast_packets(connection.testbed) == 0
 
 
+def test_a_syn_to_an_endpoint_begins_the_count_of_packets_anew(
+    testbed_tcp: FastPathTestbed, tcp_peers: Peers
+) -> None:
+    """What an earlier connection with these ports has counted makes no candidate."""
+    tcp_peers.service(testbed_tcp.node, [tcp_peers.backend])
+    made = directly(testbed_tcp, tcp_peers)
+    for _ in range(2):
+        open_by_the_stack(made)
+        for count in range(ENOUGH - 2):  # the last packet of the beginning counts, too
+            made.by_the_stack(count % 2 == 0)
+        assert made.states() == []
+    made.by_the_stack(True)
+    assert made.states() == ["CANDIDATE"]
+
+
 def forget(connection: Connection) -> None:
     """Remove all entries."""
     table = connection.testbed.node.pinned.map("established_flows")
