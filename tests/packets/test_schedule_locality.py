@@ -146,6 +146,17 @@ def test_of_equal_members_the_one_that_joined_last_is_chosen(counted_ipv4: Loade
     assert counted_ipv4.open(2002) == 0
 
 
+def test_of_equal_members_after_a_more_loaded_one_the_one_that_joined_last_is_chosen(
+    counted_ipv4: Loaded,
+) -> None:
+    counted_ipv4.program(Schedule.LBLCR, (1, 1, 1))
+    for joins in (2, 1, 0):
+        counted_ipv4.put([(0, 0) if place == joins else (9, 0) for place in range(3)])
+        assert counted_ipv4.open(2000 + joins) == joins
+    counted_ipv4.put([(2, 0), (1, 0), (1, 0)])
+    assert counted_ipv4.open(2003) == 1
+
+
 def test_each_address_keeps_to_a_backend_of_its_own(counted_ipv4: Loaded) -> None:
     """Nothing else would part them: no address is overloaded."""
     counted_ipv4.program(Schedule.LBLC, (100, 100))
@@ -307,6 +318,27 @@ def test_a_set_holds_all_backends_that_are_compared(counted_ipv4: Loaded) -> Non
     assert kept(counted_ipv4, counted_ipv4.peers.vip) == order[::-1]
     counted_ipv4.put([(number, 0) for number in range(64)])
     assert counted_ipv4.open(3000) == 0
+
+
+def places(counters: int) -> tuple[int, int]:
+    """Return the two places of a member (bpf/maps/localities.h)."""
+    return counters & 127, (counters * 0x61C88647 & 0xFFFFFFFF) >> 25
+
+
+def test_a_member_moves_where_it_is_in_the_way_of_another_one(
+    counted_ipv4: Loaded, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both places of the last one are taken, the first one by a member that has another place."""
+    some = range(500, SIZES.max_backends)
+    last = next(one for one in some if len({*places(one), *places(one + 128)}) == 3)
+    other = next(one for one in some if places(one)[0] == places(last)[1])
+    numbers = [last, other, last + 128]
+    monkeypatch.setattr(counted_ipv4.node.ids, "take_counter", numbers.pop)
+    counted_ipv4.program(Schedule.LBLCR, (1, 1, 1))
+    for joins in (0, 1, 2):
+        counted_ipv4.put([(0, 0) if place == joins else (9, 0) for place in range(3)])
+        assert counted_ipv4.open(2000 + joins) == joins
+    assert kept(counted_ipv4, counted_ipv4.peers.vip) == [2, 1, 0]
 
 
 def test_of_members_with_numbers_at_random_hardly_any_has_to_leave(
