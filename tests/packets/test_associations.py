@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 from scapy.layers.sctp import (
     SCTPChunkAbort,
@@ -16,6 +18,8 @@ from tests.packets.packet import same, sctp, sctp_init, sctp_init_ack
 from tests.packets.peers import Peers, address_of
 
 CLOSED, LASTING = 2, 6
+CLOCK_MONOTONIC_COARSE = 6
+"""The programs' clock."""
 LIFETIMES = {"tcp_closed_seconds": CLOSED, "sctp_seconds": LASTING, "half_open_seconds": LASTING}
 TO_BACKEND, TO_CLIENT = 0x11111111, 0x22222222
 """The verification tags of the two directions."""
@@ -110,6 +114,19 @@ def test_an_association_that_has_ended_is_soon_over(association: Association, en
     assert association.collected() == 0
     send(association, *ENDS[end])
     assert association.collected() == association.pairs
+
+
+@pytest.mark.parametrize("masquerade", [False], ids=["plain"])
+def test_the_time_of_an_association_that_has_ended_begins_with_its_end(
+    association: Association,
+) -> None:
+    association.established()
+    association.node.age(0.5)  # within a second no other packet is noted
+    before = time.clock_gettime_ns(CLOCK_MONOTONIC_COARSE)
+    association.from_client(SCTPChunkAbort(), TO_BACKEND)
+    record = association.node.pinned.layout.maps["connections"].value
+    entries = [record.unpack(raw) for _, raw in association.node.pinned.map("connections").items()]
+    assert max(int(entry["seen"]) for entry in entries) >= before
 
 
 @KINDS

@@ -41,6 +41,7 @@ def test_a_closed_masquerade_without_a_partner_is_opened_anew(node: Node, tcp_pe
     record = node.pinned.layout.maps["connections"].value
     entry = record.unpack(connections.lookup(key) or bytes(record.size))
     assert (entry["fin_sent"], entry["fin_received"], entry["reset"]) == (0, 0, 0)
+    assert entry["client_first"] == 0
     assert verdict == UNSPEC
     assert same(out, tcp(seen, backend))
 
@@ -72,6 +73,7 @@ WINDOWS = {
     "as many options as there are": ([("NOP", None)] * 17 + [("WScale", 3)], 3),
     "more options than there are": ([("NOP", None)] * 40, 0),
     "the end before it": ([("EOL", None), ("WScale", 3)], 0),
+    "the end before two": ([("EOL", None), ("WScale", 1), ("WScale", 3)], 0),
 }
 
 
