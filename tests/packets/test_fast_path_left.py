@@ -304,3 +304,26 @@ def test_where_each_port_is_in_the_filter_a_flow_between_pods_is_fast(
             assert same(tcp_testbed.to_neighbour("pod0", packet), hop(packet))
         else:
             assert same(tcp_testbed.to_peer("eth0", packet, to="pod0"), hop(packet))
+
+
+def test_a_first_fragment_between_pods_takes_the_stack(
+    udp_testbed: FastPathTestbed, udp_peers: Peers
+) -> None:
+    """As all that follow it, though the first packet of a flow to an endpoint may be fast."""
+    client, _, backend = udp_peers.served(udp_testbed.node)
+    for fragment in cut(udp_peers.data(client, backend, PAYLOAD)):
+        assert same(udp_testbed.to_stack("pod0", fragment), fragment)
+
+
+def test_a_first_packet_between_pods_of_other_nodes_that_leaves_is_not_forwarded_once_more(
+    testbed: FastPathTestbed, fast_peers: Peers
+) -> None:
+    """It comes by the interface where it leaves. It may have a masqueraded connection's port."""
+    peers = fast_peers
+    _, _, backend = peers.served(testbed.node)
+    other = peers.with_port("10.244.2.9" if peers.family == 4 else "fd44:0:0:2::9", 12345)
+    testbed.route(other, "eth0", "192.168.50.12" if peers.family == 4 else "fd50::12")
+    testbed.node.settings(fast_path=1, fast_outside=1)
+    packet = peers.opening(other, backend)
+    assert same(testbed.egress("eth0", packet, came_by="eth0"), packet)
+    assert fast_packets(testbed) == 0

@@ -18,7 +18,7 @@ from tests.packets.fast_path import WEB_PORT, FastPathTestbed, fast_packets, for
 from tests.packets.fragment import PAYLOAD, cut
 from tests.packets.icmp_errors import error
 from tests.packets.node import REDIRECT
-from tests.packets.packet import same
+from tests.packets.packet import same, tcp
 from tests.packets.peers import Peers, address_of
 
 
@@ -250,4 +250,30 @@ def test_a_masqueraded_connection_stays_on_the_fast_path_when_its_syn_is_sent_ag
     for _ in range(3):
         sent = testbed.to_neighbour("eth0", opening)
         assert forwarded(sent, peers.opening(peers.external, backend))
+        testbed.node.age(2)
+
+
+def test_a_connection_between_pods_stays_on_the_fast_path_when_its_syn_is_sent_again(
+    tcp_testbed: FastPathTestbed, tcp_peers: Peers
+) -> None:
+    """Netfilter masquerades no answer of it, whichever way answers take."""
+    client, vip, backend = tcp_peers.served(tcp_testbed.node)
+    for _ in range(3):
+        sent = tcp_testbed.to_neighbour("pod0", tcp_peers.opening(client, vip))
+        assert forwarded(sent, tcp_peers.opening(client, backend))
+        tcp_testbed.node.age(2)
+
+
+def test_a_client_that_gives_up_without_an_answer_does_so_by_the_way_of_its_syn(
+    tcp_testbed: FastPathTestbed, tcp_peers: Peers
+) -> None:
+    """Only a SYN that comes again shows that answers take the stack."""
+    testbed, peers = tcp_testbed, tcp_peers
+    client, entry, pod = peers.external, peers.on_node(WEB_PORT), peers.other_backend
+    testbed.node.settings(fast_path=1, fast_outside=1)
+    peers.service(testbed.node, [pod], node_port=WEB_PORT)
+    testbed.forget_routes()
+    for flags in ("S", "R"):
+        sent = testbed.to_peer("eth0", tcp(client, entry, flags), to="pod1")
+        assert forwarded(sent, tcp(client, pod, flags))
         testbed.node.age(2)
