@@ -137,6 +137,20 @@ def test_every_endpoint_is_filled_and_then_packets_are_refused_and_counted(
     assert refusals_counted(metrics) == {labels(limited.peers, "rejected", "backends_full"): 1}
 
 
+@pytest.mark.usefixtures("one_cpu")
+def test_the_refusal_that_follows_has_the_reason_of_its_own_service(plain: Limited) -> None:
+    """A process of the node opens the connection, to a Service without endpoints."""
+    peers, node = plain.peers, plain.node
+    plain.write(1)
+    peers.service(node, [], "other", frontends=[peers.other_vip])
+    for port in range(2000, 2000 + LIMIT):
+        plain.begin(port)
+    assert refused(node, plain.first(2010))
+    assert node.run("egress", peers.opening(peers.on_node(40000), peers.other_vip))[0] == REDIRECT
+    assert node.counter("rejected__backends_full") == 1
+    assert node.counter("rejected__no_endpoints") == 1
+
+
 def test_a_packet_that_finds_all_backends_full_is_told_with_this_reason(limited: Limited) -> None:
     limited.write(1)
     assert [limited.begin(port) for port in range(2000, 2000 + LIMIT)] == [0] * LIMIT
