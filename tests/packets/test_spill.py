@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Sequence
+from contextlib import ExitStack
 from random import Random
 from typing import Any
 
@@ -20,6 +22,7 @@ from tests.packets.loads import FIRST_PORT, HALF_OPEN, Loaded
 from tests.packets.node import Node
 from tests.packets.packet import address_port, tcp
 from tests.packets.peers import Peers, address_of
+from tests.packets.test_socket_loads import Client
 from tests.services.objects import endpoint_slice, service
 
 NEAR, ALL = 2, 6
@@ -192,6 +195,30 @@ def test_a_near_endpoint_on_trial_is_tried_whether_connections_spill_over_or_not
     loaded.put([(9, 0), (1, 0), *[(0, 0)] * 4])
     # Of the two on trial it is one at random, and the near one is being tried.
     assert 5 in {loaded.open(port) for port in range(2003, 2030)}
+
+
+@pytest.mark.parametrize("near", [6, 9], ids=["enough", "too much"])
+def test_a_socket_of_the_node_spills_over_while_the_near_endpoints_carry_too_much(
+    node: Node, tcp_peers: Peers, near: int
+) -> None:
+    loaded = spilling(node, tcp_peers, "lc")
+    loaded.put([(near, 0), (near, 0), *[(4, 0)] * 4])
+    before = [choices(node, one) for one in loaded.counters()]
+    with ExitStack() as stack:
+        Client(node, tcp_peers, stack).goes_on()
+    chosen = [
+        place for place, one in enumerate(loaded.counters()) if choices(node, one) > before[place]
+    ]
+    assert chosen == [2 if near > 6 else 0]
+
+
+def choices(node: Node, counters: int) -> int:
+    """Return how often a backend was chosen."""
+    table = node.pinned.map("backend_counters")
+    record = node.pinned.layout.maps["backend_counters"].value
+    raw = table.lookup(struct.pack("=I", counters)) or b""
+    parts = (raw[at : at + record.size] for at in range(0, len(raw), table.cpu_value_size))
+    return sum(int(record.unpack(part)["connections"]) for part in parts)
 
 
 def test_what_addresses_keep_is_carried_over_by_its_set(node: Node) -> None:
