@@ -76,6 +76,18 @@ def stopped_agent(testbed: Testbed) -> Iterator[Pinned]:
 
 
 @contextmanager
+def changed_settings(pinned: Pinned, **fields: int) -> Iterator[None]:
+    """Have the programs of a node find other settings than those of its agent."""
+    table, record = pinned.map("settings"), pinned.layout.maps["settings"].value
+    before = table.lookup(bytes(4)) or b""
+    table.update(bytes(4), record.pack(record.unpack(before) | fields))
+    try:
+        yield
+    finally:
+        table.update(bytes(4), before)
+
+
+@contextmanager
 def no_storage(namespace: Namespace) -> Iterator[None]:
     """Have the kernel refuse storage to all sockets of a namespace, as without memory."""
     before = namespace.sysctl("net.core.optmem_max")

@@ -12,17 +12,34 @@ from contextlib import contextmanager
 import pytest
 
 from bpfsvc.base.address import pack
-from bpfsvc.devtools.lab.dial import Protocol, ask
-from bpfsvc.devtools.lab.patience import stretched
+from bpfsvc.devtools.lab.dial import Protocol, ask, tally
+from bpfsvc.devtools.lab.objects import port, service, slices
+from bpfsvc.devtools.lab.patience import stretched, wait
 from bpfsvc.devtools.lab.pod import LabPod
 from tests.lab.known_pods import by_packets, make_known, opened, state, unknown_pod
-from tests.lab.node_calls import no_storage
+from tests.lab.node_calls import changed_settings, no_storage, stopped_agent
 from tests.lab.test_traffic_node_sockets import asked, datagrams
 from tests.lab.test_traffic_pod_sockets import WITHOUT_PORT, add_pod_address, backend
-from tests.lab.testbed import FAMILIES, ONE, Named, Testbed, at, built_testbed, host, objects
+from tests.lab.testbed import (
+    FAMILIES,
+    ONE,
+    SLICE_PORTS,
+    Named,
+    Testbed,
+    at,
+    built_testbed,
+    host,
+    objects,
+)
 
 OWN = Named("own", 71)
 """A Service with an external address that is the client pod's own."""
+
+LOCAL = Named("local", 75)
+"""A Service whose NodePort is not masqueraded for pods."""
+
+ZEROS = {"zeros-1": "::1:0:0:0:5", "zeros-2": "::1:0:0:5"}
+"""Services whose cluster IPs begin with zeros, and so does ::1."""
 
 BY_DEVICE = ((socket.SOL_SOCKET, socket.SO_BINDTODEVICE, b"eth0"),)
 UDP_LITE = 136
@@ -39,6 +56,11 @@ def known_testbed() -> Iterator[Testbed]:
         every = [
             *(objects(named, [pod]) for named, pod in zip(ONE, pods, strict=True)),
             objects(OWN, pods[2:3], externalIPs=own),
+            objects(LOCAL, pods[1:2], externalTrafficPolicy="Local"),
+            *(
+                [service(name, [vip], [port(80, "web")]), *slices(name, pods[2:3], SLICE_PORTS)]
+                for name, vip in ZEROS.items()
+            ),
         ]
         testbed.cluster.put("services", *itertools.chain.from_iterable(every))
         testbed.cluster.start()
@@ -141,6 +163,45 @@ def test_datagrams_of_udp_lite_go_where_they_are_sent(known_testbed: Testbed, fa
         assert (data, at(*sender[:2])) == (b"to the pod", own_end(pod, family, made))
 
 
+# -- addresses and clients --
+
+
+def test_loopback_in_a_pod_is_the_pods_own_also_where_the_node_has_a_port(
+    known_testbed: Testbed,
+) -> None:
+    """The hook would send these calls to a backend, because nobody has to masquerade them."""
+    number = LOCAL.node_port
+    to_node = tally(known_testbed.pod, known_testbed.node.address(4), number, count=1)
+    assert to_node == {known_testbed.lab.pods[1].name: 1}
+    assert tally(known_testbed.pod, "127.0.0.1", number, count=1) == {"refused": 1}
+
+
+@pytest.mark.parametrize("vip", ZEROS.values(), ids=ZEROS)
+def test_an_address_that_begins_with_zeros_is_not_taken_for_loopback(
+    known_testbed: Testbed, vip: str
+) -> None:
+    answer = ask(known_testbed.pod, vip, 80)
+    assert (answer.pod, answer.remote) == (backend(known_testbed).name, at(vip, 80))
+    assert not by_packets(known_testbed.node, answer.peer)
+
+
+def test_a_pod_that_is_no_pod_to_the_node_any_more_is_left_to_tc(
+    known_testbed: Testbed, family: int
+) -> None:
+    """Its calls are masqueraded from then on. Once in a second the hook looks who the client is."""
+    pod, vip = known_testbed.pod, ONE[2].vip(family)
+
+    def left_to_tc() -> bool:
+        answer = ask(pod, vip, 80)
+        own = at(pod.address(family), int(answer.own.rpartition(":")[2]))
+        return by_packets(known_testbed.node, own)
+
+    with stopped_agent(known_testbed) as pinned:
+        with changed_settings(pinned, detect_interfaces=0, detect_pods_v4=0, detect_pods_v6=0):
+            wait(left_to_tc, "its calls are left to tc")
+        wait(lambda: not left_to_tc(), "they are translated again")
+
+
 # -- what is learned --
 
 
@@ -158,7 +219,8 @@ def test_nothing_is_learned_from_a_datagram_of_a_socket_that_is_bound_to_an_addr
 ) -> None:
     """Other sockets of the pod need not use that address."""
     vip = ONE[2].vip(family)
-    for address, learned in ((new_pod.address(family), "unknown"), ("", "learned")):
+    own = (new_pod.address(family), "unknown")
+    for address, learned in (own, own, ("", "learned")):
         with datagrams(new_pod, family) as made:
             made.bind((address, 0))
             assert asked(made, (vip, 80)) == (backend(known_testbed).name, at(vip, 80))

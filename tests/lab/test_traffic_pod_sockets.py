@@ -286,6 +286,7 @@ def test_a_socket_that_tc_translated_first_stays_with_tc(
     with new_pod.socket(domain, socket.SOCK_DGRAM) as made:
         made.settimeout(2)
         chosen = {who(made, WEB.vip(family)) for _ in range(2)}
+        assert state(new_pod, family) == "learned"  # none of its calls was a trial
         make_known(known_testbed, new_pod)
         chosen |= {who(made, WEB.vip(family)) for _ in range(8)}
         assert len(chosen) == 1
