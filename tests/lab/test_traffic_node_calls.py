@@ -16,6 +16,7 @@ from bpfsvc.datapath.attach import cgroup, links
 from bpfsvc.datapath.maps.pins import Pinned, PinRoot
 from bpfsvc.devtools.lab.dial import disconnect
 from bpfsvc.devtools.lab.patience import wait
+from bpfsvc.inspect.fields import total
 from tests.lab.known_pods import opened
 from tests.lab.node_calls import (
     COUNTED,
@@ -32,7 +33,7 @@ from tests.lab.node_calls import (
     stream,
 )
 from tests.lab.test_observe_sockets import RESET_LATER, SILENT_LATER
-from tests.lab.test_quarantine import REFUSE, SICK, broken
+from tests.lab.test_quarantine import REFUSE, SICK, SILENT, broken
 from tests.lab.test_traffic_node_sockets import PAIRS, asked, datagrams
 from tests.lab.test_traffic_peer_names import cookie, names, peer
 from tests.lab.testbed import ONE, Testbed, at
@@ -89,6 +90,20 @@ def test_each_attempt_of_a_socket_is_recorded(running: Testbed, family: int) -> 
                 assert outcomes(pinned) == (failures, 0)
         made.connect((SICK.vip(family), 80))
         assert outcomes(pinned) == (3, 1)
+
+
+def test_an_attempt_whose_first_syn_is_not_answered_is_recorded(
+    running: Testbed, family: int
+) -> None:
+    """Before it ends: when the SYN is sent again."""
+    pods = running.lab.pods[1:3]
+    with stopped_agent(running) as pinned, stream(running.node, family) as made:
+        forget_outcomes(pinned)
+        with broken(pods[0], SILENT), broken(pods[1], SILENT):
+            made.setblocking(False)
+            made.connect_ex((SICK.vip(family), 80))
+            wait(lambda: outcomes(pinned) == (1, 0), "the attempt has failed")
+        forget_outcomes(pinned)
 
 
 @contextmanager
@@ -266,9 +281,19 @@ def no_backends(pinned: Pinned, service: int) -> Iterator[None]:
         table.update_many(entries)
 
 
+def dropped(pinned: Pinned) -> int:
+    """Return how many connections of all Services were dropped because they have no backend."""
+    add = total(pinned.layout.maps["refusals"], ["dropped__no_endpoints"])
+    return sum(sum(add(value)) for _, value in pinned.map("refusals").items())
+
+
 def test_a_call_to_loopback_that_finds_no_backend_fails_at_once(running: Testbed) -> None:
-    """Its SYN would leave by no interface where tc drops it, as it drops that to a cluster IP."""
+    """Its SYN would leave by no interface where tc drops it, as it drops that to a cluster IP.
+
+    It is counted as one that tc drops.
+    """
     with stopped_agent(running) as pinned:
+        before = dropped(pinned)
         layout = pinned.layout.maps["frontends"]
         key = layout.key.pack({"port": ONE[3].node_port, "protocol": 6, "address": pack("0.0.0.0")})
         frontend = pinned.map("frontends").lookup(key)
@@ -280,6 +305,7 @@ def test_a_call_to_loopback_that_finds_no_backend_fails_at_once(running: Testbed
             ):
                 made.connect(("127.0.0.1", ONE[3].node_port))
             assert raised.value.errno == errno.EHOSTUNREACH
+            assert dropped(pinned) == before + 1
             with stream(running.node, 4) as made:
                 made.settimeout(0.3)
                 with pytest.raises(TimeoutError):

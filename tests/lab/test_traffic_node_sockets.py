@@ -92,6 +92,20 @@ def test_a_pods_questions_to_two_services_at_once_are_answered_by_each(
 
 
 @pytest.mark.parametrize("where", WHERE)
+def test_answers_of_two_backends_with_one_port_come_from_the_service_of_each(
+    known_testbed: Testbed, where: str, family: int
+) -> None:
+    """Also where both are asked at once."""
+    vips, pods = [named.vip(family) for named in ONE[2:]], known_testbed.lab.pods[2:]
+    with datagrams(getattr(known_testbed, where), family) as made:
+        for vip in vips:
+            made.sendto(b"who\n", (vip, 80))
+        assert {answer(made) for _ in vips} == {
+            (pod.name, at(vip, 80)) for pod, vip in zip(pods, vips, strict=True)
+        }
+
+
+@pytest.mark.parametrize("where", WHERE)
 def test_answers_of_a_backend_that_is_asked_directly_come_from_itself(
     known_testbed: Testbed, where: str, family: int
 ) -> None:
@@ -167,7 +181,7 @@ def test_a_bound_port_of_the_node_reaches_two_services_with_the_same_backends(
             }
 
 
-@pytest.mark.parametrize("where", ["at the node's address", "at loopback"])
+@pytest.mark.parametrize("where", ["at the node's address", "at loopback", "at 127.1.2.3"])
 def test_a_bound_port_reaches_two_node_ports_with_the_same_backends(
     known_testbed: Testbed, where: str
 ) -> None:
@@ -176,6 +190,8 @@ def test_a_bound_port_reaches_two_node_ports_with_the_same_backends(
     addresses, first = [node.address(family) for family in FAMILIES], 41100
     if where == "at loopback":
         addresses, first = ["127.0.0.1"], 41300
+    elif where == "at 127.1.2.3":
+        addresses, first = ["127.1.2.3"], 9300
     for port, address in itertools.product(range(first, first + 8), addresses):
         pods = {pod.name for pod in known_testbed.lab.pods[2:4]}
         with ExitStack() as opened_all:
