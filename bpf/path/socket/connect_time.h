@@ -29,13 +29,9 @@ static inline __u32 socket_backend(__u64 socket, const struct peer_name *name)
 		return name->counters & PEER_COUNTERS;
 	if (!socket_flow(socket, &flow))
 		return 0;
-	/* Packets of pods come to the node, those of its own processes only leave it. */
+	/* Packets of pods come to the node. For the node's own processes no connection is opened. */
 	flow.hook = HOOK_INGRESS;
 	connection = connection_find(&flow);
-	if (!connection) {
-		flow.hook = HOOK_EGRESS;
-		connection = connection_find(&flow);
-	}
 	return connection && !connection->reply ? connection->counters : 0;
 }
 

@@ -178,10 +178,8 @@ static inline void tcp_note(struct bpf_sock_addr *context, const struct socket_c
 		return;
 	}
 	known = socket_translations.sk_storage_get(mptcp, 0, BPF_SK_STORAGE_GET_F_CREATE);
-	if (!known)
-		return;
-	known->next = 1;
-	translation_write(&known->rows[0], &call->asked, &call->choice);
+	if (known)
+		translation_write(&known->rows[0], &call->asked, &call->choice);
 }
 
 /* Note what connect() of the node leaves behind outside of its socket. */
