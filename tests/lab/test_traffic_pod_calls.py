@@ -194,7 +194,7 @@ def test_a_pod_that_is_no_pod_to_the_node_any_more_is_left_to_tc(
     def left_to_tc() -> bool:
         answer = ask(pod, vip, 80)
         own = at(pod.address(family), int(answer.own.rpartition(":")[2]))
-        return by_packets(known_testbed.node, own)
+        return bool(by_packets(known_testbed.node, own))
 
     with stopped_agent(known_testbed) as pinned:
         with changed_settings(pinned, detect_interfaces=0, detect_pods_v4=0, detect_pods_v6=0):
