@@ -206,10 +206,11 @@ def test_a_socket_of_the_node_spills_over_while_the_near_endpoints_carry_too_muc
     before = [choices(node, one) for one in loaded.counters()]
     with ExitStack() as stack:
         Client(node, tcp_peers, stack).goes_on()
-    chosen = [
+    (chosen,) = (
         place for place, one in enumerate(loaded.counters()) if choices(node, one) > before[place]
-    ]
-    assert chosen == [2 if near > 6 else 0]
+    )
+    # Both near endpoints carry the same: it is one at random.
+    assert (chosen == 2) if near > 6 else (chosen in (0, 1))
 
 
 def choices(node: Node, counters: int) -> int:
