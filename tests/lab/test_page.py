@@ -116,6 +116,7 @@ def test_an_explanation_is_that_of_the_command(testbed: Testbed) -> None:
     assert named["endpoints"] == answer["endpoints"]
 
 
+@pytest.mark.slow
 def test_real_packets_of_a_question_are_watched_for_ten_seconds(testbed: Testbed) -> None:
     client, frontend = testbed.lab.client.address(), testbed.node.address(4)
     query = {"from": "external", "client": client, "destination": f"{frontend}:{WEB.node_port}"}
