@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -177,25 +178,60 @@ def test_later_copies_take_only_connections_with_packets_since_the_one_before(
 
 
 @pytest.mark.slow
-def test_ends_that_both_builds_note_within_a_second_close_a_connection(
+@pytest.mark.parametrize("later", ["neither", "old", "new"])
+def test_ends_that_each_build_notes_alone_close_a_connection(
+    start: Start, tmp_path: Path, later: str
+) -> None:
+    """Each has the time of its own FIN, or both have the time of a packet before."""
+    old, new, complete = two_builds(start, tmp_path)
+    write(old, SECOND * (later == "old"), fin_sent=1)
+    write(new, SECOND * (later == "new"), fin_received=1)
+    complete()
+    assert ends(new) == {(1, 1)}
+
+
+@pytest.mark.slow
+def test_a_connection_that_the_old_programs_opened_anew_is_open(
     start: Start, tmp_path: Path
 ) -> None:
-    """``seen`` is not written again within a second, so it does not tell which state is later."""
+    """It was closed when it was copied."""
+    old, new, complete = two_builds(start, tmp_path)
+    write(new, fin_sent=1, fin_received=1)
+    write(old, SECOND)
+    complete()
+    assert ends(new) == {(0, 0)}
+
+
+SECOND = 1_000_000_000
+"""In ns."""
+
+
+def two_builds(start: Start, tmp_path: Path) -> tuple[Pinned, Pinned, Callable[[], None]]:
+    """Return an old and a new build with the same connections, and what completes the upgrade."""
     node = start(build(tmp_path / "bpf", FIELD))
     connect_all(node)
     old = node.pinned
     node.load(load(SIZES))
-    new = node.pinned
-    for pinned, field in ((old, "fin_sent"), (new, "fin_received")):
-        record = pinned.layout.maps["connections"].value
-        for key, state in states(pinned, "connections").items():
-            pinned.map("connections").update(key, record.pack(state | {field: 1}))
-    node.installation.catch_up()
-    node.installation.complete()
-    ends = {
-        (state["fin_sent"], state["fin_received"]) for state in states(new, "connections").values()
-    }
-    assert ends == {(1, 1)}
+
+    def complete() -> None:
+        node.installation.catch_up()
+        node.installation.complete()
+
+    return old, node.pinned, complete
+
+
+def write(pinned: Pinned, later: int = 0, **fields: int) -> None:
+    """Change fields of all connections of a build; their last packet is so much ``later``."""
+    record = pinned.layout.maps["connections"].value
+    for key, state in states(pinned, "connections").items():
+        changed = state | fields | {"seen": int(state["seen"]) + later}
+        pinned.map("connections").update(key, record.pack(changed))
+
+
+def ends(pinned: Pinned) -> set[tuple[object, object]]:
+    """Return which ends of its connections a build has noted."""
+    found = states(pinned, "connections").values()
+    return {(state["fin_sent"], state["fin_received"]) for state in found}
 
 
 @pytest.mark.slow

@@ -42,11 +42,14 @@ _REPLACED = ("ingress", "egress", "ingress_l3", "egress_l3")
 """Programs of the old build that the new one calls, in the order of ``bpf/path/tail_calls.h``."""
 
 _TIMES = ("created", "seen")
-"""Fields that show which of two states of one connection is the later one."""
+"""Fields that show which of two states is the later one: of two connections, or of one."""
 
-_NOTED = ("replied", "established", "fin_sent", "fin_received", "reset", "client_first")
-"""What a connection has come to, a byte each: a later state has more of it. ``seen`` does not show
-which state is the later one, as it is written once in a second."""
+_FINS = ("fin_sent", "fin_received")
+_NOTED = ("replied", "established", *_FINS, "reset", "client_first")
+"""What a connection has come to, a byte each. Of two states of one time, one may have more."""
+
+_LINGER_NS = 500_000_000
+"""A closed connection is not opened anew any sooner: ``LINGER_MS`` (``bpf/maps/connections.h``)."""
 
 
 class Installation:
@@ -323,18 +326,23 @@ def _copy(source: Map, before: MapLayout, target: Map, layout: MapLayout, since:
 def _merger(record: Record) -> Callable[[bytes, bytes], bytes]:
     """Return the function that makes one state of two states of an entry: there, and copied.
 
-    The later state stays. Of two states of one second each build may have noted a FIN.
+    The later state stays, with the FINs of both states. The packets of a connection may meet the
+    old programs at one hook, and the new programs at another one: then each build notes one FIN.
     """
     times = record.pick(*_TIMES)
     noted = record.offsets(*(name for name in _NOTED if name in record.names)).values()
+    fins = record.offsets(*(name for name in _FINS if name in record.names)).values()
 
     def merged(there: bytes, copied: bytes) -> bytes:
-        of_there, of_copied = times.unpack(there), times.unpack(copied)
-        if of_there != of_copied:
-            return copied if of_there < of_copied else there
-        state = bytearray(there)
-        for offset in noted:
-            state[offset] = max(there[offset], copied[offset])
+        earlier, later = sorted((there, copied), key=times.unpack)
+        (created, seen), (of_later, seen_later) = times.unpack(earlier), times.unpack(later)
+        if created != of_later:
+            return later
+        if all(earlier[at] for at in fins) and seen_later - seen >= _LINGER_NS:
+            return later  # it was closed, and is opened anew
+        state = bytearray(later)
+        for at in noted if seen == seen_later else fins:
+            state[at] = max(there[at], copied[at])
         return bytes(state)
 
     return merged
