@@ -94,7 +94,8 @@ class ServiceTraffic:
         self._lock = threading.Lock()
         self._removed: dict[int, int] = {}
         """By service id: the counts of removed backends, less the counts at the start."""
-        self._changed: set[ServicePort] = set()
+        self._changed: set[ServicePort] | None = None
+        """Service ports that have changed while the counters are being read; None: they are not."""
         self._pending: Mapping[ServicePort, Applied | None] = {}
         """Service ports that are in the kernel already, and not yet in the applied state."""
         ports = applied_state.snapshot()
@@ -122,9 +123,11 @@ class ServiceTraffic:
                 if now is None:
                     self._choice.removed(was.service_id, partial(self._counts, was))
                     self._removed.pop(was.service_id, None)
-                    self._changed.add(port)
                 elif gone:
                     self._removed[was.service_id] = self._with_removed(was.service_id, gone)
+                else:
+                    continue
+                if self._changed is not None:
                     self._changed.add(port)
             self._pending = plan.applied
 
@@ -152,7 +155,7 @@ class ServiceTraffic:
     def _shown(self, pace: Pace) -> tuple[Sequence[Counted], tuple[int, ...]]:
         """Return the service ports to show with their counts, and the sum of the others."""
         with self._lock:
-            self._changed.clear()
+            self._changed = set()
             pending, removed = self._pending, dict(self._removed)
         ports = self._applied_state.snapshot()
         if pending:
@@ -169,15 +172,16 @@ class ServiceTraffic:
                 counted.append((applied, counts))
         self.backends = backends
         with self._lock:
-            if changed := self._read_changed():
+            changed, self._changed = self._read_now(self._changed), None
+            if changed:
                 counted = [item for item in counted if item[0].port not in changed]
                 counted += [item for item in changed.values() if item and item[1]]
             return self._choice.split(counted)
 
-    def _read_changed(self) -> dict[ServicePort, Counted | None]:
-        """Read the ports that changed meanwhile; None for a removed port. With the lock."""
+    def _read_now(self, ports: Iterable[ServicePort]) -> dict[ServicePort, Counted | None]:
+        """Read service ports; None for one that is gone. With the lock."""
         read: dict[ServicePort, Counted | None] = {}
-        for port in self._changed:
+        for port in ports:
             now = self._pending.get(port, self._applied_state.of(port[:2]).get(port))
             read[port] = (now, self._counts(now)) if now else None
         return read

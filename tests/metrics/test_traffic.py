@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import struct
 import sys
 import time
@@ -278,6 +279,20 @@ def test_a_change_between_the_kernel_and_the_applied_state_does_no_harm(
 
     testbed.planner.sync([("default", "web")], 0, execute_and_look)
     assert testbed.connections() == 12
+
+
+def test_what_changes_while_nobody_reads_metrics_is_not_remembered(
+    testbed: TrafficTestbed,
+) -> None:
+    def service_ports() -> int:
+        gc.collect()
+        return sum(type(known) is ServicePort for known in gc.get_objects())
+
+    before = service_ports()
+    for number in range(50):
+        testbed.serve("10.0.0.1 -", of=f"web-{number}")
+        testbed.remove(f"web-{number}")
+    assert service_ports() < before + 10
 
 
 def test_labels_are_the_names_of_the_service() -> None:
