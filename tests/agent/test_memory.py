@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import weakref
+from collections import deque
 from collections.abc import Iterator
 
 import pytest
@@ -64,3 +65,16 @@ def test_garbage_of_a_long_wait_for_the_api_server_is_freed() -> None:
     for _ in range(60_000):
         Cycle()
     assert first() is None
+
+
+def test_garbage_that_has_become_old_is_freed_soon_after_a_large_start() -> None:
+    """Python waits until there is a quarter as much as the last time. The start has made most."""
+    memory.collect_rarely()
+    started = [[number] for number in range(600_000)]
+    memory.release_startup_memory()
+    first = weakref.ref(Cycle())
+    living = deque([first()], maxlen=10_000)
+    for _ in range(100_000):
+        living.append(Cycle())
+    assert first() is None
+    assert len(started) == 600_000

@@ -35,6 +35,9 @@ from bpfsvc.devtools.lab.topology import Lab
 COMMAND = (sys.executable, "-m", "bpfsvc")
 HEALTH_PORT = 10256
 
+_MARKS = 500
+"""Names of marks: an agent keeps some of each name in its caches."""
+
 
 class LabHealth(NamedTuple):
     """The answer of ``/healthz``; status 0 without an answer."""
@@ -191,7 +194,7 @@ class LabCluster:
         A mark is a Service with an endpoint, as an API server sends the two on separate watches.
         """
         for _ in range(2):
-            self._mark = self._mark % 60000 + 1
+            self._mark = self._mark % _MARKS + 1
             self._supply.mark(self._mark)
             for node in self.nodes if nodes is None else nodes:
                 wait(
