@@ -156,6 +156,9 @@ def test_a_packet_whose_hops_end_is_left_to_the_stack(
 
 SPARED: dict[str, Callable[[FastPathTestbed], None]] = {
     "new ones take the stack": lambda bed: bed.node.settings(fast_path=0, fast_outside=1),
+    "the middle of new ones is fast": lambda bed: bed.node.settings(
+        fast_path=0, established=1, fast_outside=1
+    ),
     "an older build is copied": lambda bed: bed.node.settings(
         fast_path=0, fast_outside=1, settling=1
     ),

@@ -184,7 +184,8 @@ fast_path_reply_of(struct __sk_buff *skb, const struct settings *settings, struc
 		packet->passes_egress = 0;
 		return NULL;
 	}
-	if (leaving && settings->established &&
+	/* Netfilter does not know connections from outside before the agent has told it of them. */
+	if (leaving && settings->established && !leaving->outside &&
 	    (packet->fragment || !established_goes_on(&packet->flow, packet->tcp_flags)))
 		return NULL;
 	return leaving;
