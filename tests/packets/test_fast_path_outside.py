@@ -215,17 +215,37 @@ def test_a_connection_stays_with_the_stack_if_it_began_there(
 
 
 @EVERYWHERE
+@pytest.mark.parametrize("why", ["all is fast", *SPARED])
 def test_an_error_about_an_answer_is_fast(
-    testbed: FastPathTestbed, fast_peers: Peers, where: str
+    testbed: FastPathTestbed, fast_peers: Peers, where: str, why: str
 ) -> None:
     """A router asks for shorter packets: the pod has to learn of it."""
     opened = open_by(testbed, fast_peers, where)
+    if why in SPARED:
+        SPARED[why](testbed)
     client, entry = fast_peers.external, opened.entry
     comes = error(fast_peers.router, fast_peers.node_address, fast_peers.data(entry, client))
     sent = testbed.to_neighbour("eth0", comes)
     about = fast_peers.data(opened.backend, opened.seen)
     wanted = error(fast_peers.router, address_of(opened.backend), about)
     assert same(testbed.egress(opened.by, sent), hop(wanted))
+
+
+@EVERYWHERE
+@pytest.mark.parametrize("why", ["all is fast", *SPARED])
+def test_an_error_of_the_pod_is_fast(
+    testbed: FastPathTestbed, fast_peers: Peers, where: str, why: str
+) -> None:
+    opened = open_by(testbed, fast_peers, where)
+    if why in SPARED:
+        SPARED[why](testbed)
+    seen, backend = opened.seen, opened.backend
+    about = fast_peers.data(seen, backend)
+    comes = error(address_of(backend), address_of(seen), about)
+    sent = testbed.to_neighbour(opened.by, comes)
+    client, entry = fast_peers.external, opened.entry
+    wanted = error(address_of(entry), address_of(client), fast_peers.data(client, entry))
+    assert same(testbed.egress("eth0", sent), hop(wanted))
 
 
 def test_answers_leave_by_the_interface_that_requests_come_by_or_by_the_stack(

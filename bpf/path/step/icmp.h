@@ -136,6 +136,22 @@ static inline bool says_unreachable(struct __sk_buff *skb, const struct packet *
 			    header.type == ICMPV6_UNREACHABLE;
 }
 
+/*
+ * True if an error about a packet of `inner` takes the fast path, where only egress would have an
+ * entry: `key`. Where netfilter sees connections begin, it sees the errors about them as well; it
+ * does not know those from outside.
+ */
+static inline bool error_is_fast(struct __sk_buff *skb, const struct settings *settings,
+				 struct packet *packet, struct flow *key, const struct flow *inner)
+{
+	struct connection *leaving = fast_path_reply(skb, settings, key, &packet->passes_egress);
+
+	if (leaving)
+		return leaving->outside | !settings->established;
+	return !(settings->established | packet->passes_egress) &&
+	       between_pods(settings, inner, packet->v4) && fast_flow_known(inner);
+}
+
 static inline int translate_icmp_error(struct __sk_buff *skb, const struct settings *settings,
 				       struct packet *packet)
 {
@@ -163,18 +179,11 @@ static inline int translate_icmp_error(struct __sk_buff *skb, const struct setti
 		attempt_refuse(&key, connection);
 	packet->after = packet->flow;
 	if (packet->flow.hook == HOOK_INGRESS) {
-		if (connection)
-			fast = !settings->established &&
-			       forwarding_of(skb, settings, packet, connection) != BY_STACK;
-		else
-			return pass_icmp_error(
-				skb, packet,
-				!settings->established &&
-					(fast_path_reply(skb, settings, &key,
-							 &packet->passes_egress) ||
-					 (!packet->passes_egress &&
-					  between_pods(settings, &inner, packet->v4) &&
-					  fast_flow_known(&inner))));
+		if (!connection)
+			return pass_icmp_error(skb, packet,
+					       error_is_fast(skb, settings, packet, &key, &inner));
+		fast = (connection->outside | !settings->established) &&
+		       forwarding_of(skb, settings, packet, connection) != BY_STACK;
 	}
 	if (!connection || connection->masquerade_pending)
 		return TC_ACT_UNSPEC;
