@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -202,6 +203,41 @@ def test_a_connection_that_the_old_programs_opened_anew_is_open(
     assert ends(new) == {(0, 0)}
 
 
+@pytest.mark.slow
+def test_a_fin_that_is_sent_again_to_the_new_programs_leaves_a_connection_closed(
+    start: Start, tmp_path: Path
+) -> None:
+    old, new, complete = two_builds(start, tmp_path)
+    write(old, fin_sent=1, fin_received=1)
+    write(new, SECOND, fin_sent=1)
+    complete()
+    assert ends(new) == {(1, 1)}
+
+
+@pytest.mark.slow
+def test_a_connection_that_the_old_programs_established_is_established(
+    start: Start, tmp_path: Path
+) -> None:
+    """It was copied half open, and its later packets met the new programs."""
+    old, new, complete = two_builds(start, tmp_path)
+    write(old, established=1)
+    write(new, SECOND, established=0, held=1)
+    complete()
+    kept = {(state["established"], state["held"]) for state in states(new, "connections").values()}
+    assert kept == {(1, 0)}
+
+
+@pytest.mark.slow
+def test_what_only_the_new_programs_have_noted_stays(start: Start, tmp_path: Path) -> None:
+    """Both builds have an entry of the same time: the masquerade has got its port since."""
+    old, new, complete = two_builds(start, tmp_path)
+    write(old, masquerade_pending=1)
+    write(new, masquerade_pending=0, acknowledged=77)
+    complete()
+    kept = states(new, "connections").values()
+    assert {(state["masquerade_pending"], state["acknowledged"]) for state in kept} == {(0, 77)}
+
+
 SECOND = 1_000_000_000
 """In ns."""
 
@@ -212,6 +248,10 @@ def two_builds(start: Start, tmp_path: Path) -> tuple[Pinned, Pinned, Callable[[
     connect_all(node)
     old = node.pinned
     node.load(load(SIZES))
+    # Connections that have been silent for seconds were copied whole.
+    age = time.monotonic_ns() - max(int(row["seen"]) for row in states(old, "connections").values())
+    for pinned in (old, node.pinned):
+        write(pinned, age)
 
     def complete() -> None:
         node.installation.catch_up()

@@ -45,11 +45,13 @@ _TIMES = ("created", "seen")
 """Fields that show which of two states is the later one: of two connections, or of one."""
 
 _FINS = ("fin_sent", "fin_received")
-_NOTED = ("replied", "established", *_FINS, "reset", "client_first")
+_STAYS = ("replied", "established", *_FINS)
+_NOTED = (*_STAYS, "reset", "client_first")
 """What a connection has come to, a byte each. Of two states of one time, one may have more."""
 
-_LINGER_NS = 500_000_000
-"""A closed connection is not opened anew any sooner: ``LINGER_MS`` (``bpf/maps/connections.h``)."""
+_CLOSING_NS = 500_000_000
+"""The time in which the last packets of a closed connection come. A packet without FIN that comes
+later is taken for one of a connection that was opened anew with the same entry."""
 
 
 class Installation:
@@ -326,23 +328,30 @@ def _copy(source: Map, before: MapLayout, target: Map, layout: MapLayout, since:
 def _merger(record: Record) -> Callable[[bytes, bytes], bytes]:
     """Return the function that makes one state of two states of an entry: there, and copied.
 
-    The later state stays, with the FINs of both states. The packets of a connection may meet the
-    old programs at one hook, and the new programs at another one: then each build notes one FIN.
+    The later state stays, with what either build has noted that stays true. The packets of a
+    connection may meet the old programs at one hook, and the new programs at another one: then each
+    build notes one FIN.
     """
     times = record.pick(*_TIMES)
-    noted = record.offsets(*(name for name in _NOTED if name in record.names)).values()
-    fins = record.offsets(*(name for name in _FINS if name in record.names)).values()
+    places = record.offsets(*(name for name in (*_NOTED, "held") if name in record.names))
+    held = places.pop("held", None)
+    stays = [at for name, at in places.items() if name in _STAYS]
+    fins = [at for name, at in places.items() if name in _FINS]
 
     def merged(there: bytes, copied: bytes) -> bytes:
-        earlier, later = sorted((there, copied), key=times.unpack)
-        (created, seen), (of_later, seen_later) = times.unpack(earlier), times.unpack(later)
-        if created != of_later:
+        # At one time the state that is there stays: it has what only the new programs note.
+        earlier, later = sorted((copied, there), key=times.unpack)
+        (created, seen), (created_later, seen_later) = map(times.unpack, (earlier, later))
+        if created != created_later:
             return later
-        if all(earlier[at] for at in fins) and seen_later - seen >= _LINGER_NS:
-            return later  # it was closed, and is opened anew
+        goes_on = all(earlier[at] for at in fins) and not any(later[at] for at in fins)
+        if goes_on and seen_later - seen >= _CLOSING_NS:
+            return later
         state = bytearray(later)
-        for at in noted if seen == seen_later else fins:
-            state[at] = max(there[at], copied[at])
+        for at in places.values() if seen == seen_later else stays:
+            state[at] |= earlier[at]
+        if held is not None and state[places["established"]]:
+            state[held] = 0  # it is counted as half open no more
         return bytes(state)
 
     return merged
