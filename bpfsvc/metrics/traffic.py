@@ -135,7 +135,11 @@ class ServiceTraffic:
         """Yield the text of all Services with traffic, in parts, with pauses."""
         pace = Pace()
         with self._reading:
-            shown, others = self._shown(pace)
+            try:
+                shown, others = self._shown(pace)
+            finally:
+                with self._lock:
+                    self._changed = None
         fields = self._sums.fields
         parts = []
         for at in range(0, len(shown), _SERVICES_PER_PART):
@@ -172,8 +176,7 @@ class ServiceTraffic:
                 counted.append((applied, counts))
         self.backends = backends
         with self._lock:
-            changed, self._changed = self._read_now(self._changed), None
-            if changed:
+            if changed := self._read_now(self._changed):
                 counted = [item for item in counted if item[0].port not in changed]
                 counted += [item for item in changed.values() if item and item[1]]
             return self._choice.split(counted)
