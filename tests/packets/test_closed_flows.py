@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
 from bpfsvc.agent.flows.connection_gc import ConnectionGc
@@ -12,6 +14,7 @@ from tests.packets.node import Node
 from tests.packets.packet import tcp
 from tests.packets.peers import Peers
 from tests.packets.queues import CLOSED, QUEUES, TIME_WAIT
+from tests.packets.test_associations import CLOCK_MONOTONIC_COARSE
 from tests.packets.test_connection_gc import KEEP
 from tests.packets.test_gc_program import LIFETIMES, closed_masquerade, established
 
@@ -52,6 +55,17 @@ def test_a_closed_connection_is_removed_when_it_is_over(
     assert gc.remove_closed() == 1
     assert node.count("connections") == 0
     assert age(node, DUE) == (0, 0)
+
+
+def test_a_fin_is_noted_with_its_time_also_within_a_second(node: Node, tcp_peers: Peers) -> None:
+    """Another packet is not. The connection GC counts from there, and an upgrade compares it."""
+    established(node, tcp_peers)
+    node.age(0.5)
+    before = time.clock_gettime_ns(CLOCK_MONOTONIC_COARSE)
+    close(node, tcp_peers)
+    record = node.pinned.layout.maps["connections"].value
+    entries = [record.unpack(value) for _, value in node.pinned.map("connections").items()]
+    assert min(int(entry["seen"]) for entry in entries) >= before
 
 
 def test_a_connection_that_was_reset_is_removed_when_it_is_over(
