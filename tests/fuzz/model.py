@@ -94,14 +94,15 @@ class Model:
     def take_from_closed(self, protocol: int, seen: End, backend: End) -> bool:
         """Have connections that may be over lose these ends on the wire; False if another has them.
 
-        They are netfilter's now.
+        They are netfilter's now. Where ports are short, one that is not established may lose them,
+        too.
         """
         have = [
             other
             for other in self.connections.values()
             if (other.protocol, other.seen, other.backend) == (protocol, seen, backend)
         ]
-        if any(other.is_open for other in have):
+        if any(other.is_open and not other.may_yield(self.now) for other in have):
             return False
         for other in have:
             other.lose_port()

@@ -165,6 +165,27 @@ KEPT: dict[str, tuple[int, list[Event]]] = {
             sent(17, 4, 0),
         ],
     ),
+    "netfilter gets the port of datagrams without an answer, where ports are short": (
+        101002273,
+        [
+            Write(service=0, number=3887973234),
+            Write(service=3, number=989812609),
+            sent(0, 1, 0, family=6),
+            Foreign(family=6, target=0, client=1, port=0),
+            Write(service=2, number=2655350459),
+            Write(service=0, number=840113036),
+            sent(0, 3, 0, family=6),
+            sent(13, 1, 3, family=6),
+            sent(0, 2, 0, family=6),
+            sent(18, 1, 1, family=6, number=758880329),
+            sent(17, 1, 1),
+            sent(3, 3, 2, family=6),
+            sent(1, 3, 2),
+            sent(3, 3, 0, family=6),
+            Pause(ns=11_000_000_000),
+            Foreign(family=6, target=3, client=3, port=0),
+        ],
+    ),
 }
 
 
