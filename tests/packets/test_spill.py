@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Sequence
 from contextlib import ExitStack
 from random import Random
@@ -23,6 +22,7 @@ from tests.packets.node import Node
 from tests.packets.packet import address_port, tcp
 from tests.packets.peers import Peers, address_of
 from tests.packets.test_socket_loads import Client
+from tests.packets.traffic import counted
 from tests.services.objects import endpoint_slice, service
 
 NEAR, ALL = 2, 6
@@ -203,23 +203,16 @@ def test_a_socket_of_the_node_spills_over_while_the_near_endpoints_carry_too_muc
 ) -> None:
     loaded = spilling(node, tcp_peers, "lc")
     loaded.put([(near, 0), (near, 0), *[(4, 0)] * 4])
-    before = [choices(node, one) for one in loaded.counters()]
+    before = [counted(node, counters_id) for counters_id in loaded.counters()]
     with ExitStack() as stack:
         Client(node, tcp_peers, stack).goes_on()
     (chosen,) = (
-        place for place, one in enumerate(loaded.counters()) if choices(node, one) > before[place]
+        place
+        for place, counters_id in enumerate(loaded.counters())
+        if counted(node, counters_id)["connections"] > before[place]["connections"]
     )
     # Both near endpoints carry the same: it is one at random.
     assert (chosen == 2) if near > 6 else (chosen in (0, 1))
-
-
-def choices(node: Node, counters: int) -> int:
-    """Return how often a backend was chosen."""
-    table = node.pinned.map("backend_counters")
-    record = node.pinned.layout.maps["backend_counters"].value
-    raw = table.lookup(struct.pack("=I", counters)) or b""
-    parts = (raw[at : at + record.size] for at in range(0, len(raw), table.cpu_value_size))
-    return sum(int(record.unpack(part)["connections"]) for part in parts)
 
 
 def test_what_addresses_keep_is_carried_over_by_its_set(node: Node) -> None:

@@ -7,17 +7,13 @@ import pytest
 from bpfsvc.services.plans.registry import BACKENDS
 from tests.packets.node import Node
 from tests.packets.peers import Peers
+from tests.packets.traffic import counted
 
 
 def traffic(node: Node, backend: int) -> dict[str, int]:
     """Read the counters of the backend in a slot of the only Service, over all CPUs."""
-    table = node.pinned.map("backend_counters")
     entry = next(one for one in node.tables.read(BACKENDS) if one.slot == backend)
-    raw = table.lookup(entry.counters_id.to_bytes(4, "little")) or b""
-    record = node.pinned.layout.maps["backend_counters"].value
-    size = table.cpu_value_size
-    parts = [record.unpack(raw[at : at + size]) for at in range(0, len(raw), size)]
-    return {name: sum(int(part[name]) for part in parts) for name in record.names}
+    return counted(node, entry.counters_id)
 
 
 @pytest.mark.parametrize("masquerade", [False, True], ids=["plain", "masqueraded"])

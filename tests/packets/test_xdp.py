@@ -13,6 +13,7 @@ from bpfsvc.devtools.lab import links
 from tests.packets.node import Node
 from tests.packets.packet import tcp, udp
 from tests.packets.peers import TCP_PEERS, UDP_PEERS, Peers, address_of
+from tests.packets.traffic import counted
 from tests.packets.uplink import (
     CLIENT,
     OTHER,
@@ -123,17 +124,8 @@ def test_traffic_of_backends_is_counted_as_by_tc(xdp_uplink: Uplink, peers: Peer
 
 def traffic(node: Node) -> list[int]:
     """Sum what all backends have counted."""
-    table = node.pinned.map("backend_counters")
-    record = node.pinned.layout.maps["backend_counters"].value
-    sums = [0] * len(record.names)
-    for number in range(8):
-        raw = table.lookup(number.to_bytes(4, "little")) or b""
-        for at in range(0, len(raw), table.cpu_value_size):
-            entry = record.unpack(raw[at : at + record.size])
-            sums = [
-                so_far + int(entry[name]) for so_far, name in zip(sums, record.names, strict=True)
-            ]
-    return sums
+    numbers = (counted(node, counters_id).values() for counters_id in range(8))
+    return [sum(column) for column in zip(*numbers, strict=True)]
 
 
 # -- checksums
