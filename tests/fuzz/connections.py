@@ -143,6 +143,10 @@ class Connection:
             return True
         return now - self.last_ns() > CROWDED_HALF_OPEN * SECOND
 
+    def keeps_port(self, now: int) -> bool:
+        """Return whether no other connection may have its 5-tuple."""
+        return self.is_open and not self.port_lost and not self.may_yield(now)
+
     def lifetime(self, crowded: bool = False) -> int:
         """Return after how many ns of silence it is over; ``crowded``: in a table nearly full."""
         if self.closed:

@@ -102,7 +102,7 @@ class Model:
             for other in self.connections.values()
             if (other.protocol, other.seen, other.backend) == (protocol, seen, backend)
         ]
-        if any(other.is_open and not other.may_yield(self.now) for other in have):
+        if any(other.keeps_port(self.now) for other in have):
             return False
         for other in have:
             other.lose_port()
@@ -160,7 +160,7 @@ class Model:
                 continue
             self.seen["5-tuples taken over"] += 1
             # Where ports are short, one that is not established may lose its own.
-            if other.is_open and not other.port_lost and not other.may_yield(self.now):
+            if other.keeps_port(self.now):
                 raise Different(f"{about}: {new} has a 5-tuple of {other}")
             if other.routed == new.routed:
                 self.remove(other)

@@ -110,7 +110,7 @@ class Download:
         self.port = str(self._socket.getsockname()[1])
 
     def goes_on(self) -> bool:
-        """True if nobody has reset the connection until now."""
+        """True if the connection has not been reset until now."""
         return self._socket.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR) == 0
 
     def finish(self) -> None:

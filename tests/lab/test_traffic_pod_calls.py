@@ -169,7 +169,7 @@ def test_datagrams_of_udp_lite_go_where_they_are_sent(known_testbed: Testbed, fa
 def test_loopback_in_a_pod_is_the_pods_own_also_where_the_node_has_a_port(
     known_testbed: Testbed,
 ) -> None:
-    """The hook would send these calls to a backend, because nobody has to masquerade them."""
+    """The hook would send these calls to a backend, because these calls need no masquerade."""
     number = LOCAL.node_port
     to_node = tally(known_testbed.pod, known_testbed.node.address(4), number, count=1)
     assert to_node == {known_testbed.lab.pods[1].name: 1}

@@ -270,8 +270,8 @@ def write(pinned: Pinned, later: int = 0, **fields: int) -> None:
 
 def ends(pinned: Pinned) -> set[tuple[object, object]]:
     """Return which ends of its connections a build has noted."""
-    found = states(pinned, "connections").values()
-    return {(state["fin_sent"], state["fin_received"]) for state in found}
+    connections = states(pinned, "connections").values()
+    return {(state["fin_sent"], state["fin_received"]) for state in connections}
 
 
 @pytest.mark.slow

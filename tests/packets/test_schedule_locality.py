@@ -329,9 +329,9 @@ def test_a_member_moves_where_it_is_in_the_way_of_another_one(
     counted_ipv4: Loaded, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Both places of the last one are taken, the first one by a member that has another place."""
-    some = range(500, SIZES.max_backends)
-    last = next(one for one in some if len({*places(one), *places(one + 128)}) == 3)
-    other = next(one for one in some if places(one)[0] == places(last)[1])
+    ids = range(500, SIZES.max_backends)
+    last = next(number for number in ids if len({*places(number), *places(number + 128)}) == 3)
+    other = next(number for number in ids if places(number)[0] == places(last)[1])
     numbers = [last, other, last + 128]
     monkeypatch.setattr(counted_ipv4.node.ids, "take_counter", numbers.pop)
     counted_ipv4.program(Schedule.LBLCR, (1, 1, 1))

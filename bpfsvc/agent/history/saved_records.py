@@ -27,7 +27,7 @@ _log = logging.getLogger("bpfsvc")
 
 
 class _Kept(NamedTuple):
-    """The names are those of other records: a node has few Services that change all day."""
+    """The names are shared with other records: often the same few Services change all day."""
 
     services: tuple[str, ...]
     text: bytes

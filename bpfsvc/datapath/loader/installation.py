@@ -344,8 +344,8 @@ def _merger(record: Record) -> Callable[[bytes, bytes], bytes]:
         (created, seen), (created_later, seen_later) = map(times.unpack, (earlier, later))
         if created != created_later:
             return later
-        goes_on = all(earlier[at] for at in fins) and not any(later[at] for at in fins)
-        if goes_on and seen_later - seen >= _CLOSING_NS:
+        is_anew = all(earlier[at] for at in fins) and not any(later[at] for at in fins)
+        if is_anew and seen_later - seen >= _CLOSING_NS:
             return later
         state = bytearray(later)
         for at in places.values() if seen == seen_later else stays:
