@@ -373,15 +373,3 @@ static inline void masquerade_remove(const struct flow *after)
 	if (masquerade && !masquerade->reply)
 		masquerade_pair_remove(&routed, masquerade);
 }
-
-/* The same, if the entry belongs to a closed connection: `after` now belongs to a direct flow. */
-static inline void masquerade_forget(const struct flow *after)
-{
-	struct flow routed = *after;
-	struct connection *masquerade;
-
-	routed.hook = HOOK_EGRESS;
-	masquerade = connection_find(&routed);
-	if (masquerade && !masquerade->reply && connection_closed(masquerade))
-		masquerade_pair_remove(&routed, masquerade);
-}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.fuzz.events import Collect, Event, Foreign, Packet, Pause, Write
+from tests.fuzz.events import Collect, Event, Foreign, Packet, Pause, Sequence, Write
 from tests.fuzz.player import Player
 from tests.fuzz.report import as_test
 from tests.fuzz.run import failure_of, first_failure, history
@@ -186,12 +186,27 @@ KEPT: dict[str, tuple[int, list[Event]]] = {
             Foreign(family=6, target=3, client=3, port=0),
         ],
     ),
+    "a client connects past the Service, after a connection that ended before its masquerade": (
+        102002630,
+        [
+            sent(5, 2, 3, 2),
+            sent(5, 2, 3, sender=1),
+            sent(5, 2, 3, 4, sender=1),
+            sent(5, 2, 3, 2, sender=1),
+            sent(5, 2, 3),
+            sent(5, 2, 3, 20, sender=1)._replace(sequence=Sequence.IN_WINDOW),
+            sent(5, 2, 3, 2),
+            Pause(ns=11_000_000_000),
+            Collect(crowded=False),
+            sent(23, 2, 3, 2),
+        ],
+    ),
 }
 
 
 @pytest.mark.parametrize("name", KEPT)
 def test_what_was_different_once_is_not_any_more(player: Player, name: str) -> None:
-    """The late packets were a fault of the programs, all others of the model.
+    """The late packets and the masquerade were faults of the programs, all others of the model.
 
     It expected a port that the connection did not have, or the end of what was opened anew.
     """

@@ -201,6 +201,19 @@ def test_the_pair_around_the_wire_that_a_late_packet_makes_anew_ends_with_its_co
     assert same(node.forward(direct), direct)
 
 
+def test_the_pair_around_the_wire_of_a_connection_that_is_gone_masquerades_nothing_else(
+    node: Node, peers: Peers
+) -> None:
+    """It may live on for a minute, if a late packet has opened the pair anew."""
+    client, vip, backend, _ = peers.connected(node, outside=True, masquerade=True)
+    first = peers.opening(client, vip)
+    assert node.collect(node.flow("ingress", first), force=True) == 1
+    assert sum(node.states()) == 2
+    direct = peers.opening(client, backend)
+    assert same(node.forward(direct), direct)
+    assert sum(node.states()) == 0
+
+
 def test_what_leaves_by_an_interface_that_is_not_known_yet_is_dropped(
     node: Node, peers: Peers
 ) -> None:

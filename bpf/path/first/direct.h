@@ -65,11 +65,11 @@ static inline int conn_new_direct(struct __sk_buff *skb, const struct settings *
 		 * The entries of a closed connection must not translate the replies of this flow.
 		 */
 		connection_remove(&reply, owner);
-		masquerade_remove(&packet->flow);
 		owner = NULL;
-	} else if (!owner) {
-		masquerade_forget(&packet->flow);
 	}
+	/* No connection leads to a pair around the wire of this 5-tuple any more. */
+	if (!owner)
+		masquerade_remove(&packet->flow);
 	if (!owner && untranslated_possible(settings, packet)) {
 		packet->first.untranslated = 1;
 	} else if (!owner) {
