@@ -158,6 +158,17 @@ static inline bool untranslated_is_over(struct __sk_buff *skb, const struct conn
 }
 
 /*
+ * True if netfilter has to know a connection before its packets take the fast path. It does not know
+ * connections from outside, which take the fast path from their first packet on, before the agent
+ * has told it of them.
+ */
+static inline bool netfilter_comes_first(const struct settings *settings,
+					 const struct connection *connection)
+{
+	return settings->established && !connection->outside;
+}
+
+/*
  * Call fast_path_reply() for a packet. Return the entry if the packet may be forwarded with it. A
  * SYN is looked up only if it may end an untranslated connection: the client of such a connection
  * has a port of the masquerade range.
@@ -184,8 +195,7 @@ fast_path_reply_of(struct __sk_buff *skb, const struct settings *settings, struc
 		packet->passes_egress = 0;
 		return NULL;
 	}
-	/* Netfilter does not know connections from outside before the agent has told it of them. */
-	if (leaving && settings->established && !leaving->outside &&
+	if (leaving && netfilter_comes_first(settings, leaving) &&
 	    (packet->fragment || !established_goes_on(&packet->flow, packet->tcp_flags)))
 		return NULL;
 	return leaving;

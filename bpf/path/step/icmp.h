@@ -147,7 +147,7 @@ static inline bool error_is_fast(struct __sk_buff *skb, const struct settings *s
 	struct connection *leaving = fast_path_reply(skb, settings, key, &packet->passes_egress);
 
 	if (leaving)
-		return leaving->outside | !settings->established;
+		return !netfilter_comes_first(settings, leaving);
 	return !(settings->established | packet->passes_egress) &&
 	       between_pods(settings, inner, packet->v4) && fast_flow_known(inner);
 }
@@ -182,7 +182,7 @@ static inline int translate_icmp_error(struct __sk_buff *skb, const struct setti
 		if (!connection)
 			return pass_icmp_error(skb, packet,
 					       error_is_fast(skb, settings, packet, &key, &inner));
-		fast = (connection->outside | !settings->established) &&
+		fast = !netfilter_comes_first(settings, connection) &&
 		       forwarding_of(skb, settings, packet, connection) != BY_STACK;
 	}
 	if (!connection || connection->masquerade_pending)
