@@ -58,12 +58,16 @@ class Target(NamedTuple):
     service_port: tuple[object, ...] = ()
 
 
+_Asked = tuple[int, int, int, tuple[bool, ...]]
+"""A target, a client, their family, and for a target of no Service which Services are removed."""
+
+
 class World:
     """The objects of a history, as they are now, and what follows from them."""
 
     def __init__(self, seed: int) -> None:
         random = Random(seed)
-        self._verdicts: dict[tuple[int, int, int], Verdict] = {}
+        self._verdicts: dict[_Asked, Verdict] = {}
         self.services = [_service(number, random) for number in range(SERVICES)]
         self.removed = [False] * SERVICES
         self.slices: list[list[dict[str, Any]]] = [[] for _ in range(SERVICES)]
@@ -76,9 +80,13 @@ class World:
         }
         self.targets = self._targets()
 
-    def case(self) -> dict[str, Any]:
-        """Return the objects in the format of the specification's cases."""
-        there = [number for number in range(SERVICES) if not self.removed[number]]
+    def case(self, only: tuple[object, ...] = ()) -> dict[str, Any]:
+        """Return the objects in the format of the specification's cases; ``only``: of a Service."""
+        there = [
+            number
+            for number in range(SERVICES)
+            if not self.removed[number] and only in ((), self._key(number))
+        ]
         return {
             "id": "history",
             "title": "history",
@@ -103,18 +111,17 @@ class World:
         random = Random(seed)
         self.removed[number] = random.randrange(8) == 0
         self.slices[number] = _slices(self.services[number], random)
-        # No two Services have one frontend, so what is said of the other Services stays. A target
-        # without a Service may have the address of a cluster IP: any Service can change that.
-        changed = self._key(number), ()
-        for asked in [asked for asked in self._verdicts if self._service_of(asked) in changed]:
+        # No two Services have one frontend, so what is said of the other Services stays.
+        changed = self._key(number)
+        for asked in [asked for asked in self._verdicts if self._service_of(asked) == changed]:
             del self._verdicts[asked]
 
     def _key(self, number: int) -> tuple[str, str]:
         metadata = self.services[number]["metadata"]
         return metadata["namespace"], metadata["name"]
 
-    def _service_of(self, asked: tuple[int, int, int]) -> tuple[object, ...]:
-        target, _, family = asked
+    def _service_of(self, asked: _Asked) -> tuple[object, ...]:
+        target, _, family, _ = asked
         return self.targets[family][target].service_port[:2]
 
     def endpoints(self, service_port: tuple[object, ...]) -> set[str]:
@@ -145,10 +152,12 @@ class World:
 
     def verdict(self, target: int, client: int, family: int) -> Verdict:
         """Return what the specification says of a first packet from a client to a target."""
-        key = target, client, family
+        protocol, (address, port), service_port = self.targets[family][target]
+        # A target without a Service may have the address of a cluster IP, but asks for no endpoint.
+        removed = () if service_port else tuple(self.removed)
+        key = target, client, family, removed
         known = self._verdicts.get(key)
         if known is None:
-            protocol, (address, port), _ = self.targets[family][target]
             source = CLIENTS[family][client]
             is_pod = client < LOCAL
             flow = {
@@ -160,7 +169,7 @@ class World:
                 "dst_port": port,
                 "in_iface": "veth1" if is_pod else "eth0",
             }
-            known = self._verdicts[key] = evaluate(self.case(), flow)
+            known = self._verdicts[key] = evaluate(self.case(service_port[:2]), flow)
         return known
 
     def _targets(self) -> dict[int, list[Target]]:

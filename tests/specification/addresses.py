@@ -22,6 +22,7 @@ def parse_address(text: str) -> Address | None:
         return None
 
 
+@lru_cache(maxsize=4096)
 def parse_network(text: str) -> Network | None:
     """Section 1.3: as addresses, ``/025`` being ``/25``. None if it is not a CIDR."""
     base, _, length = text.partition("/")
