@@ -207,6 +207,19 @@ def test_explain_says_that_a_connection_overflows(node: Node, tcp_peers: Peers) 
         assert (said.backend[1] - FIRST_PORT >= NEAR) == overflows
 
 
+@pytest.mark.usefixtures("one_cpu")
+def test_explain_says_so_of_no_other_service(node: Node, tcp_peers: Peers) -> None:
+    """Also if it was asked of one that overflows just before."""
+    loaded = spilling(node, tcp_peers, "lc")
+    loaded.put([(9, 0)] * NEAR + [(1, 0)] * (ALL - NEAR))
+    tcp_peers.service(node, [tcp_peers.other_backend], "other", frontends=[tcp_peers.other_vip])
+    source = address_of(tcp_peers.client)
+    for vip, overflows in ((tcp_peers.vip, True), (tcp_peers.other_vip, False)):
+        asked = question("pod", source, tcp_peers.protocol, address_of(vip), 80)
+        said = decide(node.pinned, asked, node.interface)
+        assert (said.verdict, said.spilled) == ("dnat", overflows)
+
+
 def test_a_backend_whose_traffic_is_not_counted_serves(node: Node, peers: Peers) -> None:
     """Entry 0 of the counters is no backend's."""
     client, vip, backend = peers.served(node)

@@ -65,6 +65,21 @@ def test_of_a_backend_only_its_own_port_is_looked_up(
         assert not looked_up(without_lookup, backend, other)
 
 
+def test_from_the_middle_of_a_connection_only_packets_to_a_frontends_address_and_port_are_looked_up(
+    without_lookup: Node, tcp_peers: Peers
+) -> None:
+    without_lookup.service_networks()
+    tcp_peers.service(without_lookup, [tcp_peers.backend])
+    for place, known in (
+        (tcp_peers.vip, True),
+        (tcp_peers.with_port(tcp_peers.vip, 81), False),
+        (tcp_peers.with_port(tcp_peers.backend, 80), False),
+        (tcp_peers.backend, False),
+    ):
+        packet = tcp_peers.data(tcp_peers.client, place)
+        assert without_lookup.drops("ingress", packet) is known, place
+
+
 @pytest.mark.parametrize("family", [4, 6])
 def test_service_networks_are_looked_up_by_the_network_that_contains_them_all(
     without_lookup: Node, family: int

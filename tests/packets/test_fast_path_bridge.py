@@ -7,7 +7,7 @@ import struct
 import pytest
 
 from bpfsvc.base.address import pack
-from tests.packets.fast_path import FastPathTestbed, forwarded
+from tests.packets.fast_path import FastPathTestbed, forwarded, limit
 from tests.packets.node import REDIRECT, UNSPEC
 from tests.packets.packet import same
 from tests.packets.peers import Peers, address_of
@@ -129,6 +129,22 @@ def test_a_connection_through_a_service_gets_its_answers_past_the_port(
     verdict, frame = testbed.run("ingress", "eth0", peers.data(backend, client))
     assert (verdict, frame.dst) == (REDIRECT, testbed.far["pod0"])
     assert forwarded(frame.payload, peers.data(vip, client))
+
+
+def test_answers_of_a_backend_on_a_bridge_are_fast_though_they_come_by_its_port(
+    testbed: FastPathTestbed, fast_peers: Peers
+) -> None:
+    """Packets to the backend leave by the bridge. By another interface answers take the stack."""
+    peers, client, near = fast_peers, fast_peers.client, fast_peers.other_backend
+    put_on_bridge(testbed, "pod1")
+    testbed.route(near, "tun0")
+    peers.service(testbed.node, [near])
+    testbed.to_neighbour("pod0", peers.opening(client, peers.vip))
+    for packet in (peers.answer(near, client), peers.data(near, client)):
+        assert same(testbed.to_stack("eth0", packet), packet)
+        verdict, frame = testbed.run("ingress", "pod1", packet, to=BRIDGE_MAC)
+        assert verdict == REDIRECT
+        assert limit(frame.payload) == limit(packet) - 1
 
 
 def test_the_bridge_is_asked_now_and_then_so_that_the_neighbour_is_checked(

@@ -313,6 +313,23 @@ def test_datagrams_between_two_endpoints_are_fast_as_soon_as_both_have_sent_one(
         assert forwarded(udp_testbed.to_peer("pod0", there, to="pod1"), there)
 
 
+def test_datagrams_are_fast_until_both_ends_are_silent_for_longer_than_conntrack_remembers(
+    udp_testbed: FastPathTestbed, udp_peers: Peers
+) -> None:
+    """Then the flow begins again: netfilter may translate it this time."""
+    udp_peers.service(udp_testbed.node, [udp_peers.client, udp_peers.other_backend])
+    there = udp_peers.data(udp_peers.client, udp_peers.other_backend)
+    back = udp_peers.data(udp_peers.other_backend, udp_peers.client)
+    udp_testbed.to_stack("pod0", there)
+    udp_testbed.to_peer("pod1", back, to="pod0")
+    udp_testbed.node.age_direct(29)
+    udp_testbed.to_peer("pod0", there, to="pod1")
+    udp_testbed.node.age_direct(31)
+    for _ in range(2):
+        assert same(udp_testbed.to_stack("pod0", there), there)
+    udp_testbed.to_peer("pod1", back, to="pod0")
+
+
 def test_a_connection_whose_beginning_was_not_seen_takes_the_stack(
     tcp_testbed: FastPathTestbed, tcp_peers: Peers
 ) -> None:

@@ -66,13 +66,21 @@ def fin(conversation: Conversation, sender: str, ahead: int, size: int = 0) -> P
     return conversation.from_backend("FA", size, conversation.received + ahead)
 
 
+EARLIEST, LATEST = -(1 << 19), (2 * WINDOW << SCALE) + (1 << 19)
+"""Between which numbers a FIN counts (TCP_LONGEST_SEGMENT in bpf/path/conn/state.h)."""
+
+
 def other(sender: str) -> str:
     return "backend" if sender == "client" else "client"
 
 
 @KINDS
 @SENDERS
-@pytest.mark.parametrize("ahead", [3 << 19, 1 << 24, 1 << 31, -(1 << 30)], ids="{:+}".format)
+@pytest.mark.parametrize(
+    "ahead",
+    [EARLIEST - 1, LATEST + 1, 3 << 19, 1 << 24, 1 << 31, -(1 << 30)],
+    ids="{:+}".format,
+)
 def test_a_fin_far_outside_the_window_changes_nothing(
     conversation: Conversation, sender: str, ahead: int
 ) -> None:
@@ -85,7 +93,7 @@ def test_a_fin_far_outside_the_window_changes_nothing(
 
 @KINDS
 @SENDERS
-@pytest.mark.parametrize("ahead", [0, 1, -1000, (WINDOW << SCALE) - 1])
+@pytest.mark.parametrize("ahead", [0, 1, -1000, (WINDOW << SCALE) - 1, EARLIEST, LATEST])
 def test_a_fin_counts_also_with_data_on_their_way_and_when_it_repeats_data(
     conversation: Conversation, sender: str, ahead: int
 ) -> None:
