@@ -56,7 +56,7 @@ UNLIMITED = 0xFFFFFFFF
 POD_RANGES = ("10.244.0.0/16", "fd44::/48")
 
 SIZES = Sizes(
-    max_backends=8191, max_connections=4096, max_new_connections=4096, max_direct_flows=4096
+    max_backends=2047, max_connections=4096, max_new_connections=4096, max_direct_flows=4096
 )
 
 HOOKS = {"ingress": 1, "egress": 2}
