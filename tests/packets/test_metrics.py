@@ -141,7 +141,7 @@ def test_the_build_is_shown(node: Node) -> None:
 
 @pytest.mark.parametrize("entries", [0, 1, 4095, 4096, 4097])
 def test_entries_are_counted_without_being_decoded(node: Node, entries: int) -> None:
-    table = node.pinned.map("source_ranges" if entries < 2 else "endpoints")
+    table = node.pinned.map("source_ranges" if entries < 2 else "frontends")
     keys = [number.to_bytes(table.key_size, "little") for number in range(32, 32 + entries)]
     table.update_many((key, bytes(table.value_size)) for key in keys)
     assert table.count() == sum(1 for _ in table.items()) == entries
