@@ -56,14 +56,16 @@ class Peers:
             return tcp(client, frontend, "A"), tcp(seen, backend, "A")
         return self.data(client, frontend), self.data(seen, backend)
 
-    def _packet(self, source: str, destination: str, flags: str, payload: bytes = b"") -> Packet:
+    def _packet(
+        self, source: str, destination: str, flags: str, payload: bytes | None = None
+    ) -> Packet:
         if self.protocol == "TCP":
-            return tcp(source, destination, flags, payload)
+            return tcp(source, destination, flags, payload or b"")
         if self.protocol == "SCTP":
             if flags != "PA":
                 return (sctp_init if flags == "S" else sctp_init_ack)(source, destination)
-            return sctp(source, destination, payload=payload)
-        return udp(source, destination, payload or b"x")
+            return sctp(source, destination, payload=payload or b"")
+        return udp(source, destination, b"x" if payload is None else payload)
 
     def service(self, node: Node, backends: Sequence[str], name: str = "web", **how: Any) -> None:
         """Program a Service of this protocol and family; by default at ``vip``."""

@@ -157,6 +157,19 @@ def test_of_equal_members_after_a_more_loaded_one_the_one_that_joined_last_is_ch
     assert counted_ipv4.open(2003) == 1
 
 
+def test_a_member_that_is_chosen_as_the_least_loaded_of_all_joins_no_second_time(
+    counted_ipv4: Loaded,
+) -> None:
+    """It costs what the newest member does, which is overloaded, and is the first of all."""
+    counted_ipv4.program(Schedule.LBLCR, (3, 3))
+    for port, numbers in enumerate(([(0, 0), (1, 0)], [(4, 0), (0, 0)])):
+        counted_ipv4.put(numbers)
+        assert counted_ipv4.open(2000 + port) == port
+    counted_ipv4.put([(0, 4 * 256), (4, 0)])
+    assert counted_ipv4.open(2002) == 0
+    assert kept(counted_ipv4, counted_ipv4.peers.vip) == [1, 0]
+
+
 def test_each_address_keeps_to_a_backend_of_its_own(counted_ipv4: Loaded) -> None:
     """Nothing else would part them: no address is overloaded."""
     counted_ipv4.program(Schedule.LBLC, (100, 100))
@@ -325,7 +338,7 @@ def places(counters: int) -> tuple[int, int]:
     return counters & 127, (counters * 0x61C88647 & 0xFFFFFFFF) >> 25
 
 
-def test_a_member_moves_where_it_is_in_the_way_of_another_one(
+def test_a_member_moves_where_it_is_in_the_way_of_another_one_and_leaves_from_there(
     counted_ipv4: Loaded, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Both places of the last one are taken, the first one by a member that has another place."""
@@ -334,11 +347,15 @@ def test_a_member_moves_where_it_is_in_the_way_of_another_one(
     other = next(number for number in ids if places(number)[0] == places(last)[1])
     numbers = [last, other, last + 128]
     monkeypatch.setattr(counted_ipv4.node.ids, "take_counter", numbers.pop)
-    counted_ipv4.program(Schedule.LBLCR, (1, 1, 1))
+    model = Model(counted_ipv4, Schedule.LBLCR, (1, 1, 1))
     for joins in (0, 1, 2):
         counted_ipv4.put([(0, 0) if place == joins else (9, 0) for place in range(3)])
         assert counted_ipv4.open(2000 + joins) == joins
     assert kept(counted_ipv4, counted_ipv4.peers.vip) == [2, 1, 0]
+    model.wait(A_DAY + 1)
+    counted_ipv4.put([(1, 0), (0, 0), (0, 0)])
+    assert counted_ipv4.open(2003) == 2
+    assert kept(counted_ipv4, counted_ipv4.peers.vip) == [2, 1]
 
 
 def test_of_members_with_numbers_at_random_hardly_any_has_to_leave(

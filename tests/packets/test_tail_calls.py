@@ -182,6 +182,20 @@ def test_a_packet_of_an_established_connection_needs_no_tail_call(
     assert node.counter("dropped__step_missing") == 0
 
 
+@pytest.mark.parametrize(
+    "schedule",
+    [one for one in Schedule if not one.is_local],
+    ids=lambda one: one.name.lower(),
+)
+def test_a_schedule_that_keeps_no_address_needs_no_step_of_its_own(
+    node: Node, without: Callable[[str], None], schedule: Schedule
+) -> None:
+    service = Loaded(node, TCP4)
+    service.program(schedule, (1, 1))
+    without("step_schedule")
+    assert service.open(2000) is not None
+
+
 def test_a_ping_to_another_node_needs_only_the_first_tail_call(
     node: Node, without: Callable[[str], None]
 ) -> None:
