@@ -51,13 +51,14 @@ class Events:
         return int(self._node.pinned.map("events").max_entries // (self._record.size + 8))
 
     def fill(self, frame: bytes) -> list[dict[str, Any]]:
-        """Send a frame that an event tells of until the ring is full; return the events.
+        """Do :meth:`fill_up`; return the events. The next ones have the memory of these."""
+        self.fill_up(frame)
+        return self.read()
 
-        The next events have the memory of these.
-        """
+    def fill_up(self, frame: bytes) -> None:
+        """Send a frame that an event tells of until the ring is full."""
         for _ in range(self.room + 25):
             self._node.run_frame("ingress", frame)
-        return self.read()
 
     def close(self) -> None:
         """Ask for nothing any more."""

@@ -23,6 +23,7 @@ _ESTABLISHED, _SYN_SENT, _CLOSED = 1, 2, 7
 """States of TCP."""
 _START = struct.Struct("=4s4sI2sHH")
 """``struct socket_start``: the ends, a hash, the port of the other one, the own one, the family."""
+_START_SIZE = 24
 _AF_INET, _SIZE, _MMAPABLE = 2, 4096, 1 << 10
 _LAST = 15
 """Of the buckets."""
@@ -34,6 +35,8 @@ class Sockets:
     def __init__(self, node: Node, memory: Map) -> None:
         self._node, self._memory = node, memory
         self._address = address_of_value(memory)
+        self.cookie = 0
+        """By which its name would be found; 0: it has none."""
 
     def connects(
         self, client: str, frontend: str, seconds: float, state: int = _ESTABLISHED
@@ -41,7 +44,10 @@ class Sockets:
         """Have the socket send its SYN so long ago, and get the answer, or be given up."""
         (own, own_port), (to, port) = address_port(client), address_port(frontend)
         start = _START.pack(to[12:], own[12:], 0, port.to_bytes(2, "big"), own_port, _AF_INET)
-        self._memory.update(bytes(4), start.ljust(_SIZE, b"\0"))
+        start = start.ljust(_START_SIZE, b"\0")
+        # Wherever this kernel has the cookie.
+        cookies = struct.pack("=Q", self.cookie) * ((_SIZE - _START_SIZE) // 8)
+        self._memory.update(bytes(4), start + cookies)
         program = self._node.pinned.program("socket_state")
         run_tracepoint(program, self._address, _CLOSED, _SYN_SENT)
         self._begun(seconds)
@@ -123,3 +129,21 @@ def test_the_time_of_a_backend_for_which_there_is_no_room_is_not_counted(
     table.delete_many(others)
     sockets.connects(client, vip, 3)
     assert sockets.counted() == {_LAST: 1}
+
+
+def test_the_time_of_a_socket_whose_call_was_translated_is_that_of_the_backend_it_got(
+    node: Node, sockets: Sockets
+) -> None:
+    """No connection has an entry then; beside the backend, its place has flags."""
+    peers = TCP_PEERS[0]
+    place, record = node.pinned.map("peer_names"), node.pinned.layout.maps["peer_names"].value
+    sockets.cookie = (1 << 40) + 3
+    key = struct.pack("=I", sockets.cookie % place.max_entries)
+    flags = ~node.pinned.layout.constant("PEER_COUNTERS") & 0xFFFFFFFF
+    place.update(key, record.pack({"socket": sockets.cookie, "counters": 7 | flags}))
+    try:
+        sockets.connects(peers.client, peers.backend, 3)
+    finally:
+        place.update(key, bytes(place.value_size))
+    ((backend, _),) = node.pinned.map("connect_times").items()
+    assert (struct.unpack("=I", backend), sockets.counted()) == ((7,), {_LAST: 1})
