@@ -16,8 +16,9 @@ unexport PYTHONDONTWRITEBYTECODE
 SYSTEM_PYTHON := /usr/bin/python3
 VENV := .venv
 PYTHON := $(VENV)/bin/python
-# All tests but those that boot another kernel or build an image.
-TESTS := $(filter-out tests/image tests/kernels tests/__pycache__,$(patsubst %/,%,$(wildcard tests/*/)))
+# All tests but those that boot another kernel or build an image; first those that take longest.
+TESTS := tests/lab $(filter-out tests/lab tests/image tests/kernels tests/__pycache__,\
+	$(patsubst %/,%,$(wildcard tests/*/)))
 # Time limits of the lab are so many times longer than an idle machine of usual speed needs.
 PATIENCE := BPFSVC_LAB_PATIENCE=$${BPFSVC_LAB_PATIENCE:-6}
 PYTEST := $(PATIENCE) $(PYTHON) -m pytest -p bpfsvc.devtools.lab.pytest_plugin
@@ -27,6 +28,7 @@ PROCESSORS ?= $(shell nproc)
 WORKERS ?= $(shell echo $$((2 * $(PROCESSORS))))
 WORKER := popen//python=$(PYTHON) -m bpfsvc.devtools.lab.sandbox -- $(PYTHON)
 PARALLEL_PYTEST := $(PATIENCE) $(PYTHON) -m pytest --dist worksteal --tx '$(WORKERS)*$(WORKER)'
+GROUPED_PYTEST := $(PARALLEL_PYTEST) -p tests.parallel
 # What follows a long run of tests: those that failed run once more, with nothing beside them. The output
 # has both results, so a test that needed this is seen.
 OR_ONCE_MORE = || { [ $$? -eq 1 ] && echo 'make: tests failed; once more, by themselves:' && \
@@ -134,7 +136,7 @@ test: $(VENV)/installed-test | compared
 	make --no-print-directory lint && wait "$$compiler" || \
 	{ status=$$?; wait; rm -rf $(COMPILED); exit "$$status"; }
 	@export BPFSVC_LAB_COMPILED=$(COMPILED); trap 'rm -rf $(COMPILED)' EXIT; \
-	$(if $(filter 1,$(WORKERS)),$(PYTEST),$(PARALLEL_PYTEST)) \
+	$(if $(filter 1,$(WORKERS)),$(PYTEST),$(GROUPED_PYTEST)) \
 		-m 'not slow and not kubernetes' $(TESTS) $(ARGS) \
 		$(call OR_ONCE_MORE,-m 'not slow and not kubernetes' $(TESTS) $(ARGS))
 

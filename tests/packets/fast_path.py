@@ -46,6 +46,7 @@ class FastPathTestbed:
         self.here, self.there = here, there
         self.ends: dict[str, End] = {}
         self.far: dict[str, str] = {}
+        self._routed: dict[str, tuple[str, str | None]] = {}
         for name in ("pod0", "pod1", "eth0", "tun0"):
             self.ends[name], far = links.cable(here, name, there, name, MTU)
             self.far[name] = far.mac
@@ -57,11 +58,17 @@ class FastPathTestbed:
             )
 
     def write_interface(
-        self, name: str, *, shortcut: bool = True, peer: bool | None = None, bridge: int = 0
+        self,
+        name: str,
+        *,
+        shortcut: bool = True,
+        peer: bool | None = None,
+        bridge: int = 0,
+        forget: bool = True,
     ) -> None:
         """Write the entry of an interface; packets go directly into the pod behind a ``peer``.
 
-        ``bridge``: the index of the bridge that it is a port of.
+        ``bridge``: the index of the bridge that it is a port of. ``forget``: the routes, too.
         """
         end = self.ends[name]
         record = self.node.pinned.layout.maps["interfaces"].value
@@ -75,18 +82,23 @@ class FastPathTestbed:
             }
         )
         self.node.pinned.map("interfaces").update(struct.pack("=I", end.index), entry)
-        self.forget_routes()
+        if forget:
+            self.forget_cached()
 
-    def route(self, to: str, name: str, via: str | None = None) -> None:
+    def route(self, to: str, name: str, via: str | None = None, *, forget: bool = True) -> None:
         """Route an address by an interface, through a router or as a neighbour."""
-        address = ipaddress.ip_address(address_of(to))
-        gateway = ipaddress.ip_address(via) if via else None
-        links.add_route(self.here, links.host_route(address), self.ends[name], gateway)
-        links.add_neighbour(self.ends[name], gateway or address, self.far[name])
-        self.forget_routes()
+        if self._routed.get(address_of(to)) != (name, via):
+            address = ipaddress.ip_address(address_of(to))
+            gateway = ipaddress.ip_address(via) if via else None
+            links.add_route(self.here, links.host_route(address), self.ends[name], gateway)
+            links.add_neighbour(self.ends[name], gateway or address, self.far[name])
+            self._routed[address_of(to)] = name, via
+        if forget:
+            self.forget_cached()
 
     def unroute(self, to: str) -> None:
         """Remove the route to an address; the programs may remember it."""
+        self._routed.pop(address_of(to), None)
         links.delete_route(self.here, links.host_route(ipaddress.ip_address(address_of(to))))
 
     def forget_neighbour(self, to: str, name: str) -> None:
@@ -94,13 +106,18 @@ class FastPathTestbed:
         self.here.netlink.neigh("del", ifindex=self.ends[name].index, dst=address_of(to))
         self.forget_routes()
 
-    def forget_routes(self) -> None:
+    def forget_cached(self) -> None:
         """Forget what the programs have asked the kernel, as they do within a third of a second."""
         cached = self.node.pinned.map("cached_routes")
         value = bytes(len(cached.lookup(bytes(4)) or b""))
         cached.update_many(
             [(struct.pack("=I", number), value) for number in range(cached.max_entries)]
         )
+
+    def forget_routes(self) -> None:
+        """The same; and have route() set all routes anew: some were changed by other means."""
+        self._routed.clear()
+        self.forget_cached()
 
     def outdate_routes(self, asked: int) -> None:
         """Have the programs ask the kernel again, as if they had asked so often until now."""
@@ -203,12 +220,13 @@ def prepare(testbed: FastPathTestbed, peers: Peers) -> None:
     """
     router = "192.168.50.12" if peers.family == 4 else "fd50::12"
     for name in ("pod0", "pod1", "eth0"):
-        testbed.write_interface(name)
-    testbed.write_interface("tun0", shortcut=False)
-    testbed.route(peers.client, "pod0")
-    testbed.route(peers.other_backend, "pod1")
-    testbed.route(peers.backend, "eth0", router)
-    testbed.route(peers.external, "eth0")
+        testbed.write_interface(name, forget=False)
+    testbed.write_interface("tun0", shortcut=False, forget=False)
+    testbed.route(peers.client, "pod0", forget=False)
+    testbed.route(peers.other_backend, "pod1", forget=False)
+    testbed.route(peers.backend, "eth0", router, forget=False)
+    testbed.route(peers.external, "eth0", forget=False)
+    testbed.forget_cached()
     testbed.node.settings(fast_path=1)
     testbed.node.service_networks()
 

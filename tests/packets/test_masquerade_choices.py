@@ -130,6 +130,7 @@ def test_the_destination_of_ipv4_chooses_where_the_route_names_no_router_of_ipv4
     else:
         router = ["via", "inet6", "fd50::12", "dev", "eth0"]
         testbed.here.run(["ip", "route", "replace", address_of(peers.backend), *router])
+        testbed.forget_routes()
     _, frame = testbed.run("ingress", "pod0", peers.opening(peers.external, peers.vip))
     out = testbed.egress("eth0", frame.payload, came_by="pod0")
     assert out.src == OTHER[4]

@@ -245,6 +245,7 @@ def test_what_would_leave_without_a_link_header_is_reset_too(
     with tunnel(node_on_wire) as end:
         route = host_route(ipaddress.ip_address(packet.dst))
         add_route(node_on_wire.testbed.here, route, end, None)
+        node_on_wire.testbed.forget_routes()
         node_on_wire.send(POD, packet)
         assert len(node_on_wire.seen(POD, answer(packet))) == 1
     assert node_on_wire.node.counter("rejected__unknown_connection") == 1
