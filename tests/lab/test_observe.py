@@ -101,9 +101,16 @@ def observing(testbed: Testbed, *words: str, on: LabNode | None = None) -> Itera
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
     )
+    observer = Observer(process)
+
+    def is_asked() -> bool:
+        if process.poll() is not None:
+            raise EOFError(observer.errors())
+        return asked_for(node) & 2 > 0
+
     try:
-        wait(lambda: asked_for(node) & 2 > 0, "the agent asks for events", 20)
-        yield Observer(process)
+        wait(is_asked, "the agent asks for events", 20)
+        yield observer
     finally:
         node.end(process)
         for pipe in (process.stdout, process.stderr):
@@ -173,7 +180,7 @@ def test_what_has_chosen_the_backend_is_told(
     testbed: Testbed, spec: Mapping[str, Any], chosen_by: str, path: str
 ) -> None:
     named = CHOSEN[chosen_by]
-    testbed.cluster.put(named.name, *objects(named, testbed.lab.pods[1:], **spec))
+    testbed.cluster.apply(named.name, *objects(named, testbed.lab.pods[1:], **spec))
     with observing(testbed, "--service", named.name) as observer:
         if path == "socket":
             ask(testbed.node, named.vip(4), 80)
