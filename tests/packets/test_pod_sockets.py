@@ -1,10 +1,12 @@
 """What a connection of a pod's socket leaves behind: a name, a note in the socket, an event.
 
-The pod is a network namespace with a cgroup, and its backend listens in the pod itself.
+The pod is a network namespace with a cgroup, and its backend listens in the pod itself: at an
+address of which each part is another one.
 """
 
 from __future__ import annotations
 
+import select
 import socket
 import struct
 import time
@@ -16,6 +18,7 @@ import pytest
 from bpfsvc.base.address import pack
 from bpfsvc.datapath.attach import cgroup
 from bpfsvc.devtools.lab.namespace import Namespace
+from bpfsvc.devtools.lab.patience import stretched
 from tests.packets.events import Events
 from tests.packets.node import Node
 from tests.packets.node_sockets import attached_cgroup
@@ -38,9 +41,11 @@ class Pod:
         with self._namespace.entered():
             self._key = struct.pack("=Q", cgroup.netns_cookie())
         listener = stack.enter_context(self._namespace.socket(self._family))
-        listener.bind(("::1" if peers.family == 6 else "127.0.0.1", 0))
+        # A route, and no address: of IPv6, the kernel makes the route of an address later.
+        route = ["local", address_of(peers.backend), "dev", "lo"]
+        self._namespace.run(["ip", "route", "add", *route])
         listener.listen()
-        backend = peers.with_port(*listener.getsockname()[:2])
+        backend = peers.with_port(peers.backend, listener.getsockname()[1])
         peers.service(node, [backend])
         self.is_known(PROVEN)
         stack.callback(node.pinned.map("namespaces").delete, self._key)
@@ -81,6 +86,9 @@ def pod(node: Node, tcp_peers: Peers) -> Iterator[Pod]:
 
 def test_a_connection_of_a_known_pod_has_a_name_without_storage_in_its_socket(pod: Pod) -> None:
     with pod.connects() as made:
+        is_decided = select.poll()
+        is_decided.register(made, select.POLLOUT)
+        assert is_decided.poll(stretched(10) * 1000)
         address, port = made.getpeername()[:2]
         assert pod.peers.with_port(address, port) == pod.peers.vip
         assert not pod.has_storage(made)
@@ -107,6 +115,8 @@ def test_a_connection_whose_beginning_is_lost_for_want_of_room_has_no_end(pod: P
             assert {event["kind"] for event in events.read()} == {"refused"}
         assert events.read() == []
         pod.connects().close()
-        assert [event["kind"] for event in events.read()] == ["made", "ended"]
+        made, ended = events.read()
+        assert (made["kind"], ended["kind"]) == ("made", "ended")
+        assert ended["counters"] == made["counters"] > 0
     finally:
         events.close()

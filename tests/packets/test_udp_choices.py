@@ -23,6 +23,8 @@ from tests.packets.peers import UDP_PEERS, Peers, address_of
 
 FRESH = 2
 """CHOICE_FRESH_SECONDS."""
+ROOM = 8
+"""SOCKET_TRANSLATIONS."""
 
 _CLIENT = """
 import socket, sys
@@ -59,9 +61,9 @@ class Client:
         self.backends = list(self._ends)
         self._socket = served_socket(family, node, stack)
 
-    def reached(self) -> str:
-        """Send a datagram; return the backend that gets it."""
-        self._socket.sendto(b"question", (address_of(self.peers.vip), 80))
+    def reached(self, port: int = 80) -> str:
+        """Send a datagram to a port of the frontend; return the backend that gets it."""
+        self._socket.sendto(b"question", (address_of(self.peers.vip), port))
         deadline = time.monotonic() + stretched(10)
         while time.monotonic() < deadline:
             for name, end in self._ends.items():
@@ -83,6 +85,12 @@ class Client:
         (at,) = layout.maps["socket_overflow"].value.offsets("chosen").values()
         struct.pack_into("=Q", rows, at, chosen)
         known.update(key, bytes(rows))
+
+    def connects_to(self, backend: str) -> str:
+        """Connect to a backend by its own address; return the name of the peer."""
+        address, port = backend.rsplit(":", 1)
+        self._socket.connect((address.strip("[]"), int(port)))
+        return self.peers.with_port(*self._socket.getpeername()[:2])
 
     def serve(self, backend: str, *others: str) -> None:
         """Have new choices be of one backend; ``others`` are endpoints of another Service."""
@@ -115,3 +123,15 @@ def test_a_choice_of_what_is_no_endpoint_any_more_is_not_kept(client: Client) ->
     assert client.reached() == first
     client.serve(second)
     assert client.reached() == second
+
+
+def test_a_socket_that_connects_has_forgotten_all_frontends_that_it_has_asked(
+    client: Client,
+) -> None:
+    """That one, too, for which it had no room of its own."""
+    backend, *_ = client.backends
+    ports = range(80, 80 + ROOM + 1)
+    frontends = [client.peers.with_port(client.peers.vip, port) for port in ports]
+    client.peers.service(client.node, [backend], frontends=frontends)
+    assert {client.reached(port) for port in ports} == {backend}
+    assert client.connects_to(backend) == backend
