@@ -155,8 +155,11 @@ def test_ports_are_used_in_turn(node: Node, peers: Peers) -> None:
 
 
 def test_each_backend_has_a_turn_of_its_own(node: Node, peers: Peers) -> None:
-    """Who sees the ports towards one backend does not know the ports towards others."""
-    node.settings(port_secret=12345)
+    """Who sees the ports towards one backend does not know the ports towards others.
+
+    That is so with each secret, also with one that has all bits.
+    """
+    node.settings(port_secret=0xFFFFFFFF)
     firsts = set()
     for number in range(8):
         backend = peers.with_port(peers.backend, 8000 + number)

@@ -10,15 +10,18 @@ import struct
 from collections.abc import Iterator
 
 import pytest
+from scapy.layers.inet6 import IPv6ExtHdrDestOpt, PadN
 from scapy.layers.l2 import Ether
 from scapy.packet import Packet, Raw
 
 from bpfsvc.devtools.lab.patience import stretched
+from tests.packets.extension_headers import with_headers
 from tests.packets.fast_path import hop, prepare
 from tests.packets.icmp_errors import KINDS, error
 from tests.packets.node import Node
 from tests.packets.packet import LINK
 from tests.packets.peers import ALL_PEERS, TCP_PEERS, UDP_PEERS, Peers, address_of
+from tests.packets.refusals import unreachable
 from tests.packets.test_echo import ECHO, ping, pong
 from tests.packets.test_icmp_errors import redirect
 from tests.packets.test_unknown_connections import answer, segment
@@ -177,6 +180,17 @@ def test_an_error_about_another_packet_stays_as_it_is(
     about = large(tcp_peers.data(client, backend))
     arrives = error(address_of(backend), address_of(client), about)
     pages.crosses(UPLINK, arrives, POD, hop(arrives))
+
+
+def test_a_datagram_whose_ports_are_behind_what_would_be_quoted_is_dropped(pages: Pages) -> None:
+    """A packet of this machine says where they are, and the kernel cuts none before them."""
+    peers = UDP_PEERS[1]
+    ready(pages, peers, fast=False)
+    peers.service(pages.node, [])
+    asks = large(peers.opening(peers.client, peers.vip))
+    pages.send(POD, with_headers(asks, IPv6ExtHdrDestOpt(options=[PadN(optdata=bytes(120))])))
+    pages.crosses(POD, asks, POD, unreachable(asks))
+    assert pages.node.counter("dropped__reject_failed") == 1
 
 
 def test_a_ping_to_the_address_of_a_service_is_answered(pages: Pages, tcp_peers: Peers) -> None:

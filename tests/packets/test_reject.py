@@ -5,6 +5,8 @@ Every wanted frame is made by scapy, checksums included.
 
 from __future__ import annotations
 
+import struct
+import time
 from collections.abc import Iterable
 
 import pytest
@@ -331,6 +333,10 @@ def test_an_interval_of_zero_limits_only_the_sum(node: Node, udp_peers: Peers) -
     node.settings(**LIMITS | {"icmp_interval_v4": 0, "icmp_interval_v6": 0})
     packet = udp_peers.opening(udp_peers.external, udp_peers.vip)
     assert answers(node, [packet] * 20) == 20
+    # Ten thousand errors of one moment: of the next errors, the first one is due in ten seconds.
+    due = struct.pack("=Q", time.monotonic_ns() + 10_000_000_000)
+    node.pinned.map("icmp_total").update(bytes(4), due)
+    assert answers(node, [packet]) == 0
 
 
 def test_resets_are_not_limited(node: Node) -> None:
