@@ -13,8 +13,8 @@ from tests.packets.node import Node
 from tests.packets.packet import same
 from tests.packets.peers import TCP_PEERS, UDP_PEERS, Peers, address_of
 
-_FREEBIND = {4: (socket.IPPROTO_IP, 15), 6: (socket.IPPROTO_IPV6, 78)}
-"""IP_FREEBIND, IPV6_FREEBIND: the address need not be one of an interface."""
+FREEBIND = {4: (socket.IPPROTO_IP, 15), 6: (socket.IPPROTO_IPV6, 78)}
+"""IPFREEBIND, IPV6FREEBIND: the address need not be one of an interface."""
 
 
 @contextmanager
@@ -23,7 +23,7 @@ def listener(peers: Peers, address: str, port: int) -> Iterator[None]:
     family = socket.AF_INET if peers.family == 4 else socket.AF_INET6
     tcp = peers.protocol == "TCP"
     with socket.socket(family, socket.SOCK_STREAM if tcp else socket.SOCK_DGRAM) as made:
-        made.setsockopt(*_FREEBIND[peers.family], 1)
+        made.setsockopt(*FREEBIND[peers.family], 1)
         made.bind((address, port))
         if tcp:
             made.listen()
