@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import struct
+from dataclasses import replace
+
 import pytest
 from scapy.layers.inet import ICMP
 from scapy.layers.inet6 import (
@@ -10,12 +13,14 @@ from scapy.layers.inet6 import (
     ICMPv6NDOptMTU,
     ICMPv6NDOptRedirectedHdr,
 )
+from scapy.layers.l2 import Ether
 from scapy.packet import Packet, Raw
 
+from bpfsvc.base.address import endpoint_text
 from tests.packets.icmp_errors import error
 from tests.packets.node import UNSPEC, Node
 from tests.packets.packet import LINK, ip
-from tests.packets.peers import Peers, address_of
+from tests.packets.peers import TCP_PEERS, Peers, address_of
 
 HOOKS = ("ingress", "egress")
 
@@ -86,6 +91,17 @@ def test_a_redirect_that_quotes_nothing_passes_unchanged(
     sent = bytes(LINK / ip(peers.node_address, address_of(client)) / message)
     assert passes(node, sent, "egress")
     assert node.counter("dropped__redirects") == 0
+
+
+def test_a_redirect_that_quotes_nothing_is_not_read_as_its_own_quote(node: Node) -> None:
+    """Its frame has, where an IPv6 header would begin with it, the ends of a connection of TCP."""
+    link = Ether(src="06:00:fd:44:00:00", dst=LINK.dst)
+    message = ICMPv6ND_Redirect(tgt=TCP_PEERS[1].router, dst=address_of(TCP_PEERS[1].backend))
+    sent = bytes(link / ip("fd50:fd44::2:d:e:f", "7:9c40:1f90::5") / message)
+    source, destination, port, to_port = struct.unpack_from("!16s16sHH", sent, 8)
+    client, backend = endpoint_text(source, port), endpoint_text(destination, to_port)
+    replace(TCP_PEERS[1], client=client, backend=backend).connected(node)
+    assert passes(node, sent, "egress")
 
 
 def test_a_redirect_that_is_cut_off_passes_unchanged(node: Node, ipv6_peers: Peers) -> None:
