@@ -35,6 +35,8 @@ from bpfsvc.devtools.lab.dial import Protocol, ask, tally
 from bpfsvc.devtools.lab.patience import stretched, wait
 from bpfsvc.devtools.lab.topology import CLUSTER_CIDRS, Lab
 
+pytestmark = pytest.mark.slow
+
 _PODS = IPv4Network(CLUSTER_CIDRS[4])
 _ALWAYS: tuple[Mode, ...] = ("iptables", "iptables-nft", "nftables")
 """What a kernel of the tests must have; ipvs it may lack."""

@@ -20,6 +20,8 @@ from bpfsvc.http.service_health import response
 from tests.lab import kubeproxy
 from tests.lab.testbed import WEB, Testbed, built_testbed, objects
 
+pytestmark = pytest.mark.slow
+
 RESERVED = "net.ipv4.ip_local_reserved_ports"
 
 

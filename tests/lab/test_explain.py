@@ -14,6 +14,8 @@ from bpfsvc.devtools.lab.node import LabNode
 from bpfsvc.devtools.lab.patience import wait
 from tests.lab.testbed import API, EMPTY, LOCAL, WEB, Testbed, host, put_pods, running_testbed
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def testbed() -> Iterator[Testbed]:
@@ -78,7 +80,6 @@ def test_names_of_services_and_pods_are_known(testbed: Testbed) -> None:
     assert direct["verdict"] == "none"
 
 
-@pytest.mark.slow
 def test_without_an_answer_of_the_agent_the_entries_are_all_that_is_known(
     testbed: Testbed,
 ) -> None:

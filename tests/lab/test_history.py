@@ -16,6 +16,8 @@ from bpfsvc.devtools.lab.pod import LabPod
 from tests.lab.test_quarantine import GIVES_UP, REFUSE, SILENT, broken
 from tests.lab.testbed import EMPTY, ONE, WEB, Testbed, built_testbed, objects
 
+pytestmark = pytest.mark.slow
+
 NAME, OTHER = f"default/{WEB.name}", f"default/{ONE[0].name}"
 
 

@@ -15,6 +15,8 @@ from bpfsvc.devtools.lab.patience import stretched, wait
 from bpfsvc.devtools.lab.topology import Lab
 from tests.lab.testbed import FAMILIES, ONE, WEB, objects
 
+pytestmark = pytest.mark.slow
+
 NAME = f"default/{WEB.name}"
 
 

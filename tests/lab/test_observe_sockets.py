@@ -39,7 +39,7 @@ NEVER, ALWAYS = 2**32 - 1, 0
 """Masks of samples: in no sample, and in each."""
 BRIEF = (socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 500)
 
-pytestmark = pytest.mark.parametrize("where", ["pod", "node"])
+pytestmark = pytest.mark.parametrize("where", ["pod", pytest.param("node", marks=pytest.mark.slow)])
 
 
 @pytest.fixture(scope="module")

@@ -17,6 +17,8 @@ from bpfsvc.devtools.lab.namespace import Namespace
 from bpfsvc.devtools.lab.patience import wait
 from tests.lab.testbed import EMPTY, ONE, WEB, Testbed, built_testbed, objects
 
+pytestmark = pytest.mark.slow
+
 PORT = 10286
 NAME, EMPTY_NAME = f"default/{WEB.name}:web", f"default/{EMPTY.name}:web"
 
@@ -116,7 +118,6 @@ def test_an_explanation_is_that_of_the_command(testbed: Testbed) -> None:
     assert named["endpoints"] == answer["endpoints"]
 
 
-@pytest.mark.slow
 def test_real_packets_of_a_question_are_watched_for_ten_seconds(testbed: Testbed) -> None:
     client, frontend = testbed.lab.client.address(), testbed.node.address(4)
     query = {"from": "external", "client": client, "destination": f"{frontend}:{WEB.node_port}"}

@@ -18,6 +18,8 @@ from bpfsvc.devtools.lab.pod import LabPod
 from tests.lab.test_events import await_warning
 from tests.lab.testbed import FAMILIES, Named, Testbed, at, built_testbed, objects
 
+pytestmark = pytest.mark.slow
+
 SPREAD = Named("spread", 71)
 ALL_OTHERS = ("rr", "wrr", "random", "sh", "mh,mh-port", "dh")
 WHERE = ("pod", "node", "client")

@@ -28,6 +28,8 @@ from tests.lab.testbed import (
     running_testbed,
 )
 
+pytestmark = pytest.mark.slow
+
 NOBODY = 65534
 HASHED = Named("hashed", 30)
 ROOT = Path(__file__).parents[2]

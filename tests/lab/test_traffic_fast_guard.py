@@ -27,6 +27,8 @@ from tests.lab.fast_path import (
 )
 from tests.lab.testbed import FAMILIES, ONE, WEB, Testbed, built_testbed, objects
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def routed() -> Iterator[Testbed]:
@@ -78,7 +80,6 @@ def test_a_queueing_limit_on_a_pods_interface_is_kept(routed: Testbed, family: i
     assert ask(routed.pod, ONE[1].vip(family), 80).pod == pod.name
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     "rules",
     [
@@ -120,9 +121,6 @@ def test_the_doctor_reports_that_the_fast_path_bypasses_nothing(routed: Testbed)
     report = routed.cluster.command(routed.node, "doctor").stdout
     assert "nothing was found that --fast-path would bypass" in report
 
-
-PROMPT = 15
-"""Seconds until the agent has seen what the kernel tells, or what it looks for often."""
 
 PROMISED = {
     "iptables": (
@@ -237,13 +235,7 @@ def test_what_the_stack_gets_first_when_the_fast_path_is_given_up_arrives(
             assert accepted.recv(9) == b""
 
 
-@pytest.mark.parametrize(
-    "kind",
-    [
-        pytest.param(kind, marks=[pytest.mark.slow] if seconds > PROMPT else [])
-        for kind, (*_, seconds) in PROMISED.items()
-    ],
-)
+@pytest.mark.parametrize("kind", PROMISED)
 def test_what_has_to_see_packets_changes_the_level_until_it_is_gone(
     routed: Testbed, kind: str
 ) -> None:
@@ -275,7 +267,6 @@ def test_what_has_to_see_packets_changes_the_level_until_it_is_gone(
             assert fast_packets(node) > before
 
 
-@pytest.mark.slow
 def test_downloads_from_outside_go_on_when_the_fast_path_is_given_up(routed: Testbed) -> None:
     """Their servers send before their clients do: netfilter meets the connections by answers."""
     with downloads_from_outside(routed) as downloads, given_up(routed):

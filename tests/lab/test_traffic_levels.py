@@ -15,6 +15,8 @@ from tests.lab.established import become_fast, enforce_policy
 from tests.lab.fast_path import Counts, Download, fast, fast_packets
 from tests.lab.testbed import FAMILIES, ONE, Testbed
 
+pytestmark = pytest.mark.slow
+
 SHOWN = {
     "fast": ("with the fast path",),
     "established": ("with the fast path for established connections", "inet guard forward"),
@@ -84,10 +86,7 @@ def served_at(level: str, opened: Sequence[OpenConnection], node: LabNode, older
     "levels",
     [
         ("established", "fast"),
-        pytest.param(
-            ("established", "stack", "established", "fast", "stack", "fast"),
-            marks=pytest.mark.slow,
-        ),
+        ("established", "stack", "established", "fast", "stack", "fast"),
     ],
     ids=["a firewall comes and goes", "all changes"],
 )

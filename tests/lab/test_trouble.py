@@ -16,6 +16,8 @@ from bpfsvc.devtools.lab.patience import stretched, wait
 from bpfsvc.devtools.lab.topology import Lab
 from tests.lab.testbed import Testbed
 
+pytestmark = pytest.mark.slow
+
 CONNECTIONS = 400
 OTHERS = (
     "--max-frontends",
@@ -96,7 +98,6 @@ FLAGS = [
 ]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("small", "flag"), FLAGS, indirect=["small"], ids=[flag for _, flag in FLAGS]
 )
@@ -125,7 +126,6 @@ def test_a_full_map_is_named_and_does_not_stop_others(small: Testbed, flag: str)
     assert serves(small, VIP)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("small", [SLOTS], indirect=True, ids=["--max-backend-slots"])
 def test_a_service_is_written_when_another_makes_room(small: Testbed) -> None:
     """A Service that did not fit is tried again as soon as another is removed."""
@@ -143,7 +143,6 @@ def test_a_service_is_written_when_another_makes_room(small: Testbed) -> None:
         cluster.await_removal(small.node, OTHER, 80)
 
 
-@pytest.mark.slow
 def test_a_full_map_of_connections_harms_no_established_connection(small: Testbed) -> None:
     """Existing connections continue; new ones must wait until some end."""
     with ExitStack() as stack:

@@ -18,6 +18,8 @@ from bpfsvc.devtools.lab.dial import tally
 from bpfsvc.devtools.lab.patience import wait
 from tests.lab.testbed import WEB, Testbed, built_testbed, objects
 
+pytestmark = pytest.mark.slow
+
 _SCHED_CLS = 3
 """A type of program (``linux/bpf.h``)."""
 
@@ -131,7 +133,6 @@ def test_a_taken_priority_and_handle_is_named_and_other_interfaces_are_attached(
     assert set(tally(plain.pod, WEB.vip(4), 80, count=40)) == {pod.name for pod in plain.lab.pods}
 
 
-@pytest.mark.slow
 def test_refusals_of_all_interfaces_are_no_health(plain: Testbed) -> None:
     """/healthz is 503 with the reason, the log and `status` name it, until the kernel agrees."""
     first, second = plain.lab.nodes
