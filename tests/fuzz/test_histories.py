@@ -201,12 +201,27 @@ KEPT: dict[str, tuple[int, list[Event]]] = {
             sent(23, 2, 3, 2),
         ],
     ),
+    "no port is free for a datagram in fragments": (
+        210007174,
+        [
+            Write(service=2, number=3173145684),
+            sent(8, 2, 0),
+            sent(9, 2, 2),
+            sent(9, 1, 1),
+            sent(12, 3, 2),
+            sent(13, 1, 1),
+            sent(15, 1, 3),
+            sent(11, 4, 0),
+            sent(11, 2, 0),
+            sent(15, 2, 2)._replace(length=1000, cut=24),
+        ],
+    ),
 }
 
 
 @pytest.mark.parametrize("name", KEPT)
 def test_what_was_different_once_is_not_any_more(player: Player, name: str) -> None:
-    """The late packets and the masquerade were faults of the programs, all others of the model.
+    """Late packets, masquerades and fragments were faults of the programs, all others of the model.
 
     It expected a port that the connection did not have, or the end of what was opened anew.
     """

@@ -287,6 +287,19 @@ def test_when_the_connection_is_removed_in_between_the_other_fragments_pass_unch
     assert node.states() == (0, 0)
 
 
+def test_no_fragment_leaves_of_a_datagram_for_which_no_port_is_free(
+    node: Node, udp_peers: Peers
+) -> None:
+    """The first one is dropped at egress; the others would show the client's own address."""
+    peers = udp_peers
+    other = peers.with_port("192.168.50.10" if peers.family == 4 else "fd50::10", 40000)
+    node.settings(ports=1)
+    peers.service(node, [peers.backend], masquerade=True)
+    peers.connect(node, other, peers.vip, peers.backend)
+    for fragment in cut(peers.data(peers.external, peers.vip, PAYLOAD)):
+        assert node.drops("egress", node.ingress(fragment))
+
+
 def test_fragments_do_not_wait_for_a_first_one_that_was_dropped(
     node: Node, udp_peers: Peers
 ) -> None:

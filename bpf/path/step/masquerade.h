@@ -10,12 +10,14 @@
 #include "lib/wire.h"
 #include "maps/connections.h"
 #include "maps/counters.h"
+#include "maps/fragments.h"
 #include "maps/interfaces.h"
 #include "maps/masquerade_choices.h"
 #include "maps/settings.h"
 #include "path/conn/observe.h"
 #include "path/conn/source_ports.h"
 #include "path/fast/route.h"
+#include "path/fragments.h"
 #include "path/packet.h"
 #include "path/tail_calls.h"
 
@@ -128,6 +130,9 @@ static inline int masquerade_first(struct __sk_buff *skb, struct packet *packet)
 	case -EAGAIN:
 		return tail_call(skb, STEP_MASQUERADE);
 	default:
+		/* Its later fragments must not leave as they are: they come here, too. */
+		if (packet->fragment == FRAGMENT_FIRST)
+			fragment_note(packet, FRAGMENT_TRANSLATED);
 		observe_unmasqueraded(&packet->flow, connection);
 		return TC_ACT_SHOT;
 	}
