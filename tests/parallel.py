@@ -29,7 +29,7 @@ def group_of(test: str) -> str:
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadScopeScheduling:
-    """Give each process a group at a time, in the order of the command line."""
+    """Return a scheduling that gives each process a group of tests at a time, in their order."""
     config.option.loadscopereorder = False
     scheduling = LoadScopeScheduling(config, log)
     scheduling._split_scope = group_of

@@ -6,9 +6,7 @@ import gc
 import struct
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from types import FrameType
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families as parse
@@ -21,6 +19,7 @@ from bpfsvc.services.entries import Backend, Frontend, Policies, Policy, Service
 from bpfsvc.services.planner import Planner
 from bpfsvc.services.plans.applied import AppliedState, applied
 from bpfsvc.services.plans.plan import Plan
+from tests.metrics.counted_lines import counted_lines
 from tests.services.kernel import new_planner
 from tests.services.objects import endpoint_slice, service
 
@@ -355,23 +354,6 @@ class Scrape(NamedTuple):
     """Lines of Python that were run."""
 
     text: bytes
-
-
-@contextmanager
-def counted_lines() -> Iterator[list[int]]:
-    """Count the lines that this thread runs: unlike its time, they are the same on any machine."""
-    count = [0]
-
-    def trace(_: FrameType, event: str, __: object) -> Any:
-        count[0] += event == "line"
-        return trace
-
-    before = sys.gettrace()
-    sys.settrace(trace)
-    try:
-        yield count
-    finally:
-        sys.settrace(before)
 
 
 def scrape_of(services: int, series: ServiceSeries) -> Scrape:

@@ -85,7 +85,7 @@ class FastPathTestbed:
         if forget:
             self.forget_cached()
 
-    def route(self, to: str, name: str, via: str | None = None, *, forget: bool = True) -> None:
+    def route(self, to: str, name: str, via: str | None = None) -> None:
         """Route an address by an interface, through a router or as a neighbour."""
         if self._routed.get(address_of(to)) != (name, via):
             address = ipaddress.ip_address(address_of(to))
@@ -93,7 +93,6 @@ class FastPathTestbed:
             links.add_route(self.here, links.host_route(address), self.ends[name], gateway)
             links.add_neighbour(self.ends[name], gateway or address, self.far[name])
             self._routed[address_of(to)] = name, via
-        if forget:
             self.forget_cached()
 
     def unroute(self, to: str) -> None:
@@ -222,10 +221,10 @@ def prepare(testbed: FastPathTestbed, peers: Peers) -> None:
     for name in ("pod0", "pod1", "eth0"):
         testbed.write_interface(name, forget=False)
     testbed.write_interface("tun0", shortcut=False, forget=False)
-    testbed.route(peers.client, "pod0", forget=False)
-    testbed.route(peers.other_backend, "pod1", forget=False)
-    testbed.route(peers.backend, "eth0", router, forget=False)
-    testbed.route(peers.external, "eth0", forget=False)
+    testbed.route(peers.client, "pod0")
+    testbed.route(peers.other_backend, "pod1")
+    testbed.route(peers.backend, "eth0", router)
+    testbed.route(peers.external, "eth0")
     testbed.forget_cached()
     testbed.node.settings(fast_path=1)
     testbed.node.service_networks()

@@ -183,8 +183,8 @@ def test_a_packet_of_an_established_connection_needs_no_tail_call(
 
 @pytest.mark.parametrize(
     "schedule",
-    [one for one in Schedule if not one.is_local],
-    ids=lambda one: one.name.lower(),
+    [schedule for schedule in Schedule if not schedule.is_local],
+    ids=lambda schedule: schedule.name.lower(),
 )
 def test_a_schedule_that_keeps_no_address_needs_no_step_of_its_own(
     node: Node, without: Callable[[str], None], schedule: Schedule

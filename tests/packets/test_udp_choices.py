@@ -19,6 +19,7 @@ import pytest
 from bpfsvc.devtools.lab.patience import stretched
 from tests.packets.node import Node
 from tests.packets.node_sockets import attached_cgroup
+from tests.packets.packet import address_port
 from tests.packets.peers import UDP_PEERS, Peers, address_of
 
 FRESH = 2
@@ -88,8 +89,7 @@ class Client:
 
     def connects_to(self, backend: str) -> str:
         """Connect to a backend by its own address; return the name of the peer."""
-        address, port = backend.rsplit(":", 1)
-        self._socket.connect((address.strip("[]"), int(port)))
+        self._socket.connect((address_of(backend), address_port(backend)[1]))
         return self.peers.with_port(*self._socket.getpeername()[:2])
 
     def serve(self, backend: str, *others: str) -> None:
