@@ -28,7 +28,7 @@ def send_of_client(model: Model, passages: Passages, key: Key, event: Packet) ->
     if connection is None:
         return
     _hides_its_client(connection, results)
-    if results[0][0] == "leaves":
+    if results[0].what == "leaves":
         routed = connection.routed, connection.backend
         passages.follow(pieces, results, routed, (connection.seen, connection.backend))
 
@@ -48,9 +48,9 @@ def _send_truncated(passages: Passages, data: bytes, kept: int) -> None:
     """Send a frame that ends before its ports."""
     # A test run takes only frames that have all of the IP header.
     short = data[: max(34 if data[12] == 8 else 54, min(kept, transport_of(data)[1] + 3))]
-    what, _, left = passages.through(short)
-    if "dropped" not in what and left != short:
-        raise Different(f"a truncated frame {what}, and is changed")
+    passage = passages.through(short)
+    if "dropped" not in passage.what and passage.left != short:
+        raise Different(f"a truncated frame {passage.what}, and is changed")
     passages.seen["truncated frames"] += 1
 
 
@@ -78,8 +78,8 @@ def _hides_its_client(connection: Connection, results: list[Passage]) -> None:
     if not connection.masqueraded:
         return
     own = connection.client[0], connection.backend[0]
-    for what, _, left in results:
-        if what == "leaves" and addresses_of(left) == own:
+    for passage in results:
+        if passage.what == "leaves" and addresses_of(passage.left) == own:
             raise Different(f"a packet of {connection} leaves with the address of its client")
 
 
@@ -105,13 +105,14 @@ def _goes_on(model: Model, connection: Connection, sent: Sent, opens: bool) -> b
 
 def _problem(model: Model, connection: Connection, sent: Sent) -> str:
     """Return what is wrong with a packet of the client of a connection."""
-    what, routed, left = sent.passage
+    what, routed, left, at_once = sent.passage
     is_without_port = (
         connection.port_lost and what == "is dropped at egress" and model.ports == FEW_PORTS
     )
     if what != "leaves" and not is_without_port:
         return what
-    problem = difference(sent.data, routed, connection.routed, connection.backend)
+    source = connection.seen if at_once else connection.routed
+    problem = difference(sent.data, routed, source, connection.backend)
     if problem:
         return f"after ingress: {problem}"
     if is_without_port:

@@ -13,6 +13,7 @@ import pytest
 from bpfsvc.datapath.loader.source import CSource
 from bpfsvc.devtools.lab import sandbox
 from tests.fuzz.controlled_node import Change, ControlledNode
+from tests.fuzz.network import network
 from tests.fuzz.player import Player
 
 
@@ -27,9 +28,10 @@ _serial = itertools.count(1)
 
 def _made(ending: ExitStack, change: Change, source: CSource | None) -> Player:
     sandbox.require()
-    node = ControlledNode(sandbox.BPF_ROOT / f"fuzz-test-{next(_serial)}", change, source)
+    name = f"fuzz-test-{next(_serial)}"
+    node = ControlledNode(sandbox.BPF_ROOT / name, change, source)
     ending.callback(node.pinned.close)
-    return Player(node)
+    return Player(node, ending.enter_context(network(node, name)))
 
 
 @pytest.fixture
@@ -38,7 +40,9 @@ def make_player() -> Iterator[MakePlayer]:
     with ExitStack() as ending:
 
         def make(change: Change = lambda build: build, source: CSource | None = None) -> Player:
-            return _made(ending, change, source)
+            made = _made(ending, change, source)
+            ending.enter_context(made.network.entered())
+            return made
 
         yield make
 
@@ -54,5 +58,6 @@ def player(loaded: Player) -> Iterator[Player]:
     """A player of the programs as they are, on one CPU: each has entries of its own."""
     allowed = os.sched_getaffinity(0)
     os.sched_setaffinity(0, {min(allowed)})
-    yield loaded
+    with loaded.network.entered():
+        yield loaded
     os.sched_setaffinity(0, allowed)

@@ -23,6 +23,7 @@ from tests.fuzz.frames import (
     SYN,
     URG,
 )
+from tests.fuzz.network import ALL_PATHS
 from tests.fuzz.unrelated import UNRELATED_KINDS
 from tests.fuzz.world import CLIENTS, SERVICES, SOURCE_PORTS, Target
 
@@ -119,7 +120,13 @@ class Write(NamedTuple):
     number: int
 
 
-Event = Packet | IcmpError | Foreign | Unrelated | Pause | Collect | Write
+class Reconfigure(NamedTuple):
+    """The agent changes what may send packets on. ``paths``: a number in ``ALL_PATHS``."""
+
+    paths: int
+
+
+Event = Packet | IcmpError | Foreign | Unrelated | Pause | Collect | Write | Reconfigure
 
 EXTENSIONS = {
     4: (b"", b"\x01\x01\x01\x00", b"\x94\x04\x00\x00" + b"\x01" * 8),
@@ -173,8 +180,10 @@ class Generator:
             return IcmpError(family, target, client, port, about, by_receiver, kind, length)
         if draw < 0.97:
             return Pause(random.choices(_PAUSES, _PAUSE_WEIGHTS)[0])
-        if draw < 0.99:
+        if draw < 0.988:
             return Collect(random.random() < 0.2)
+        if draw < 0.99:
+            return Reconfigure(random.randrange(len(ALL_PATHS)))
         return Write(random.randrange(SERVICES), random.getrandbits(32))
 
     def _flow(self) -> tuple[int, int, int, int, int]:

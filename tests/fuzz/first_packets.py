@@ -35,7 +35,7 @@ def judge_first(model: Model, sent: Sent) -> None:
 
 def judge_unknown(model: Model, sent: Sent) -> None:
     """Judge a packet that opens nothing, and is of no connection."""
-    what, _, left = sent.passage
+    what, left = sent.what, sent.left
     verdict = model.verdict(sent.event)
     if verdict.verdict == "none":
         _passes(sent)
@@ -75,7 +75,7 @@ def _is_refused(model: Model, sent: Sent, about: str) -> None:
 def _begins_directly(model: Model, sent: Sent) -> None:
     """Judge the first packet of a flow to no frontend."""
     _passes(sent)
-    data, (_, routed, left) = sent.data, sent.passage
+    data, routed, left = sent.data, sent.routed, sent.left
     owner = model.owner(data)
     between, wire = ends(routed), ends(left)
     if left == data:

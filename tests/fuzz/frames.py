@@ -152,6 +152,28 @@ def addresses_of(data: bytes) -> tuple[bytes, bytes]:
 _V4 = bytes(10) + b"\xff\xff"
 
 
+def is_a_hop_on(before: bytes, after: bytes) -> bool:
+    """True if a frame has a hop less left than before."""
+    at = _hops_at(before)
+    return before[12:14] == after[12:14] and after[at] == before[at] - 1
+
+
+def a_hop_back(before: bytes, after: bytes) -> bytes:
+    """Return a frame with the hardware addresses and the hops that it had before."""
+    at = _hops_at(before)
+    made = bytearray(before[:12] + after[12:])
+    made[at] = before[at]
+    if before[12] == 8:
+        field = slice(_IPV4_CHECKSUM, _IPV4_CHECKSUM + 2)
+        checksum = int.from_bytes(made[field], "big") - (1 << 8)
+        made[field] = (checksum % 0xFFFF).to_bytes(2, "big")
+    return bytes(made)
+
+
+def _hops_at(data: bytes) -> int:
+    return 22 if data[12] == 8 else 21
+
+
 def difference(
     before: bytes, after: bytes, source: End, destination: End, later: bool = False
 ) -> str:

@@ -39,17 +39,17 @@ class Sent(NamedTuple):
 
     @property
     def what(self) -> str:
-        return self.passage[0]
+        return self.passage.what
 
     @property
     def routed(self) -> bytes:
         """The frame between the hooks."""
-        return self.passage[1]
+        return self.passage.routed
 
     @property
     def left(self) -> bytes:
         """The frame as it leaves."""
-        return self.passage[2]
+        return self.passage.left
 
 
 class Model:

@@ -29,9 +29,9 @@ _ROUTER = {4: pack("172.16.0.1"), 6: pack("fd70::1")}
 def send_unrelated(passages: Passages, event: Unrelated) -> None:
     """Send a frame that has nothing to do with Services."""
     data = unrelated_frame(event.kind, event.number)
-    what, _, left = passages.through(data)
-    if what not in ("leaves", "is delivered") or left != data:
-        raise Different(f"an unrelated frame {what}, or is changed")
+    passage = passages.through(data)
+    if passage.what not in ("leaves", "is delivered") or passage.left != data:
+        raise Different(f"an unrelated frame {passage.what}, or is changed")
     passages.seen["unrelated frames"] += 1
 
 
@@ -59,10 +59,10 @@ def send_foreign(model: Model, passages: Passages, event: Foreign) -> None:
     if problem or source[1] not in model.ports:
         raise Different(f"{about} leaves from {endpoint_of(source)}: {problem}")
     reply = frame(protocol, backend, source, Segment(SYN | ACK, 1, 2, 9, chunk=SCTP_INIT_ACK))
-    what, arrived = passages.arrive(reply)
-    problem = difference(reply, arrived, backend, seen)
-    if what != "arrives" or problem:
-        raise Different(f"{about}: its answer {what}: {problem}")
+    arrived = passages.through(reply)
+    problem = difference(reply, arrived.routed, backend, seen)
+    if arrived.what != "is delivered" or problem:
+        raise Different(f"{about}: its answer {arrived.what}: {problem}")
     model.of_netfilter.add((protocol, seen, backend))
     model.seen["connections of netfilter by another port"] += 1
 
@@ -83,14 +83,18 @@ def send_icmp_error(model: Model, passages: Passages, event: IcmpError) -> None:
         )
         for author, receiver, quoted in _ways(connection, event.about)
     ]
-    what, *passed = passages.through(frames[0])
+    passage = passages.through(frames[0])
     model.seen["errors about packets"] += 1
-    if what != "leaves":
-        raise Different(f"an error about a packet of {connection} {what}")
-    for place, is_now, wanted in zip(("ingress", "egress"), passed, frames[1:], strict=True):
+    if passage.what != "leaves":
+        raise Different(f"an error about a packet of {connection} {passage.what}")
+    _, routed, left = frames
+    hooks = [("egress", passage.left, left)]
+    if not passage.at_once:
+        hooks.insert(0, ("ingress", passage.routed, routed))
+    for hook, is_now, wanted in hooks:
         if is_now != wanted:
             problem = other_bytes(wanted, is_now)
-            raise Different(f"an error about a packet of {connection}, after {place}: {problem}")
+            raise Different(f"an error about a packet of {connection}, after {hook}: {problem}")
 
 
 def _ways(connection: Connection, about: int) -> list[tuple[End, End, End]]:

@@ -4,25 +4,47 @@ from __future__ import annotations
 
 from collections import Counter
 from random import Random
+from typing import NamedTuple
 
 from bpfsvc.base.address import pack
-from tests.fuzz.controlled_node import ControlledNode, Runner
+from bpfsvc.base.fast_path import FAST
+from tests.fuzz.controlled_node import ControlledNode
 from tests.fuzz.frames import (
+    FIN,
+    RST,
     SCTP,
+    SYN,
+    TCP,
     End,
+    a_hop_back,
     addresses_of,
     difference,
     fragments_of,
+    is_a_hop_on,
     transport_of,
 )
+from tests.fuzz.network import Network, Paths
+from tests.fuzz.runners import HookRunner, XdpRunner
 from tests.fuzz.world import NODE_ADDRESS
 from tests.packets.node import REDIRECT, SHOT, UNSPEC
 
 _NODE_ADDRESSES = frozenset(map(pack, NODE_ADDRESS.values()))
+_XDP_PASS, _XDP_TX = 2, 3
+_MACS = 12
+"""Bytes of both hardware addresses of a frame."""
 _VERDICTS = {UNSPEC: "passes", SHOT: "is dropped", REDIRECT: "is sent back"}
 
-Passage = tuple[str, bytes, bytes]
-"""What becomes of a frame, the frame between the hooks, and as it leaves."""
+
+class Passage(NamedTuple):
+    """What becomes of a frame, the frame between the hooks, and as it leaves.
+
+    ``at_once``: it is not seen between the hooks; ``routed`` is as it leaves.
+    """
+
+    what: str
+    routed: bytes
+    left: bytes
+    at_once: bool = False
 
 
 class Different(AssertionError):
@@ -30,15 +52,17 @@ class Different(AssertionError):
 
 
 class Passages:
-    """The hooks of a node.
+    """The hooks of a node, and XDP.
 
     * ``runs``: how often a program was run. ``seen``: how often what was seen.
     """
 
-    def __init__(self, node: ControlledNode) -> None:
-        self._ingress = Runner(node.pinned.program("ingress"), node.interface)
-        self._egress = Runner(node.pinned.program("egress"), node.interface)
-        self._interface = node.interface
+    def __init__(self, node: ControlledNode, network: Network) -> None:
+        self._ingress = HookRunner(node.pinned.program("ingress"))
+        self._egress = HookRunner(node.pinned.program("egress"))
+        self._xdp = XdpRunner(node.pinned.program("xdp"), network.uplink)
+        self._network = network
+        self.use(Paths(), False)
         self._fragment_id = 0
         self.runs = 0
         self.seen: Counter[str] = Counter()
@@ -47,32 +71,69 @@ class Passages:
         """Begin a history: fragments are numbered from 1."""
         self._fragment_id = 0
 
+    def use(self, paths: Paths, fast_outside: bool) -> None:
+        """Expect packets by these paths; ``fast_outside``: connections from outside are fast."""
+        self._paths = paths
+        self._all_seen = paths.level != FAST and not fast_outside
+
     def through(self, data: bytes) -> Passage:
-        """Send a frame through both hooks."""
-        verdict, routed, mark = self._ingress.run(data, self._interface)
+        """Send a frame through the node, from its sender to its receiver."""
+        came_by = self._network.interface_to(addresses_of(data)[0])
+        if self._paths.xdp and came_by == self._network.uplink:
+            passage = self._by_xdp(data)
+            if passage:
+                return passage
+        verdict, routed, mark = self._ingress.run(data, came_by, came_by)
         self.runs += 1
-        if verdict != UNSPEC:
-            return f"{_VERDICTS.get(verdict, verdict)} at ingress", routed, routed
-        if addresses_of(routed)[1] in _NODE_ADDRESSES:
+        is_fast = verdict == REDIRECT and is_a_hop_on(data, routed)
+        if verdict != UNSPEC and not is_fast:
+            return Passage(f"{_VERDICTS.get(verdict, verdict)} at ingress", routed, routed)
+        receiver = addresses_of(routed)[1]
+        if receiver in _NODE_ADDRESSES:
             # The node's own stack receives it.
-            return "is delivered", routed, routed
-        verdict, left, _ = self._egress.run(routed, self._interface, mark)
+            return Passage("is delivered", routed, routed)
+        leaves_by = self._network.interface_to(receiver)
+        if is_fast:
+            self.seen[f"packets by the fast path, level {self._paths.level}"] += 1
+            if self._all_seen and _opens_or_ends(data):
+                raise Different("netfilter does not see how a connection begins or ends")
+            if routed[:_MACS] != data[:_MACS]:
+                return self._sent_on(data, routed, leaves_by)
+        verdict, left, _ = self._egress.run(routed, leaves_by, came_by, mark)
         self.runs += 1
+        at_once = is_fast and left == routed
+        if is_fast:
+            routed, left = a_hop_back(data, routed), a_hop_back(data, left)
         if verdict != UNSPEC:
-            return f"{_VERDICTS.get(verdict, verdict)} at egress", routed, left
-        return "leaves", routed, left
+            return Passage(f"{_VERDICTS.get(verdict, verdict)} at egress", routed, left)
+        return Passage("leaves", routed, left, at_once)
+
+    def _by_xdp(self, data: bytes) -> Passage | None:
+        """Run XDP on a frame; return None if it leaves the frame to the stack."""
+        verdict, left = self._xdp.run(data)
+        self.runs += 1
+        if verdict == _XDP_PASS:
+            if left != data:
+                raise Different("XDP passes a frame that it has changed")
+            return None
+        if verdict != _XDP_TX or not is_a_hop_on(data, left):
+            return Passage(f"gets the verdict {verdict} of XDP", left, left)
+        self.seen["packets by XDP"] += 1
+        return self._sent_on(data, left, self._network.uplink)
+
+    def _sent_on(self, data: bytes, left: bytes, leaves_by: int) -> Passage:
+        """Return the passage of a frame that a program has addressed to the next hop."""
+        if left[:_MACS] != self._network.link_header(leaves_by):
+            raise Different(f"leaves with the hardware addresses {left[:_MACS].hex()}")
+        left = a_hop_back(data, left)
+        return Passage("leaves", left, left, at_once=True)
 
     def leave(self, data: bytes) -> tuple[str, bytes]:
         """Send a frame of the node itself through egress."""
-        verdict, left, _ = self._egress.run(data, 0)
+        leaves_by = self._network.interface_to(addresses_of(data)[1])
+        verdict, left, _ = self._egress.run(data, leaves_by, 0)
         self.runs += 1
         return ("leaves" if verdict == UNSPEC else f"{_VERDICTS.get(verdict, verdict)}"), left
-
-    def arrive(self, data: bytes) -> tuple[str, bytes]:
-        """Send a frame for the node itself through ingress."""
-        verdict, arrived, _ = self._ingress.run(data, self._interface)
-        self.runs += 1
-        return ("arrives" if verdict == UNSPEC else f"{_VERDICTS.get(verdict, verdict)}"), arrived
 
     def pieces(self, data: bytes, cut: int) -> list[bytes]:
         """Return a frame as it is sent: whole, or in fragments."""
@@ -97,8 +158,8 @@ class Passages:
             at = order.pop(0)
             passage = self.through(pieces[at])
             if at and 0 not in results:
-                if passage != ("is sent back at ingress", pieces[at], pieces[at]):
-                    raise Different(f"a fragment before the first one {passage[0]}")
+                if passage != Passage("is sent back at ingress", pieces[at], pieces[at]):
+                    raise Different(f"a fragment before the first one {passage.what}")
                 order.append(at)
                 self.seen["fragments that wait"] += 1
             else:
@@ -113,10 +174,16 @@ class Passages:
         left: tuple[End, End],
     ) -> None:
         """Assert that later fragments go where the first one went."""
-        for piece, (what, between, after) in zip(pieces[1:], results[1:], strict=True):
+        for piece, passage in zip(pieces[1:], results[1:], strict=True):
             self.seen["later fragments"] += 1
-            problem = what if what != "leaves" else ""
-            problem = problem or difference(piece, between, *routed, later=True)
-            problem = problem or difference(piece, after, *left, later=True)
+            problem = passage.what if passage.what != "leaves" else ""
+            if not passage.at_once:
+                problem = problem or difference(piece, passage.routed, *routed, later=True)
+            problem = problem or difference(piece, passage.left, *left, later=True)
             if problem:
                 raise Different(f"a later fragment: {problem}")
+
+
+def _opens_or_ends(data: bytes) -> bool:
+    protocol, at = transport_of(data)
+    return protocol == TCP and bool(data[at + 13] & (SYN | FIN | RST))

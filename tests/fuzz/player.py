@@ -5,12 +5,25 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterable
 
+from bpfsvc.agent.flows.established_flows import forget_all
+from bpfsvc.base.fast_path import ESTABLISHED, FAST
 from bpfsvc.datapath.maps.gc_program import GcProgram
 from tests.fuzz.client_packets import send_of_client
 from tests.fuzz.connections import INEXACT, SERVER, Connection
 from tests.fuzz.controlled_node import ControlledNode
-from tests.fuzz.events import Collect, Event, Foreign, IcmpError, Packet, Pause, Unrelated
+from tests.fuzz.established import Agent
+from tests.fuzz.events import (
+    Collect,
+    Event,
+    Foreign,
+    IcmpError,
+    Packet,
+    Pause,
+    Reconfigure,
+    Unrelated,
+)
 from tests.fuzz.model import Model
+from tests.fuzz.network import ALL_PATHS, Network, Paths
 from tests.fuzz.other_frames import send_foreign, send_icmp_error, send_unrelated
 from tests.fuzz.passages import Different, Passages
 from tests.fuzz.server_packets import send_of_server
@@ -20,6 +33,8 @@ from tests.packets.node import SIZES
 HALF_OPEN_PAIRS = SIZES.max_connections // 32
 """So many that are not established are held where nothing is evicted."""
 _INGRESS = 1
+_NEVER = 1 << 30
+"""A second of the clock that no history reaches: the agent is there all the time."""
 _TABLES = ("connections", "new_connections")
 _KEY = struct.Struct(">16s16sHHBBH")
 
@@ -27,11 +42,13 @@ _KEY = struct.Struct(">16s16sHHBBH")
 class Player:
     """One node and one world, and the model that has their connections."""
 
-    def __init__(self, node: ControlledNode) -> None:
+    def __init__(self, node: ControlledNode, network: Network) -> None:
         self.node = node
-        self._passages = Passages(node)
+        self.network = network
+        self._passages = Passages(node, network)
         self.seen = self._passages.seen
         self._gc = GcProgram(node.pinned)
+        self._agent = Agent(node.pinned)
         self.begin(0)
 
     @property
@@ -39,8 +56,8 @@ class Player:
         """How often a program was run."""
         return self._passages.runs
 
-    def begin(self, seed: int) -> None:
-        """Forget everything, and make the world of a seed."""
+    def begin(self, seed: int, paths: Paths | None = None) -> None:
+        """Forget everything, and make the world of a seed, which has paths if none are given."""
         node = self.node
         self.model = Model(seed, self.seen)
         node.controls.set_time(self.model.now)
@@ -50,9 +67,12 @@ class Player:
         # In some worlds no connection that is not established has room beside the others.
         self._held = HALF_OPEN_PAIRS if seed % 4 == 0 else 0
         node.half_open(self._held)
-        node.settings(self.model.ports.start, len(self.model.ports))
         node.service_networks("10.96.0.0/16", "fd96::/112")
+        self.network.write()
         self._passages.begin()
+        self._agent.begin()
+        self._paths = Paths()
+        self._use(paths or paths_of(seed))
         for number in range(SERVICES):
             self._program(number)
 
@@ -75,8 +95,11 @@ class Player:
         elif isinstance(event, Pause):
             model.now += event.ns
             self.node.controls.set_time(model.now)
+            self._agent_looks()
         elif isinstance(event, Collect):
             self._collect(event)
+        elif isinstance(event, Reconfigure):
+            self._use(ALL_PATHS[event.paths])
         else:
             model.world.rewrite(event.service, event.number)
             self._program(event.service)
@@ -105,6 +128,33 @@ class Player:
         connection = self.model.connections.get(key)
         if connection is not None:
             send_of_server(self.model, self._passages, connection, event)
+
+    def _use(self, paths: Paths) -> None:
+        """Have the agent allow these paths."""
+        before, self._paths = self._paths, paths
+        # Those from outside stay fast until netfilter knows them.
+        self._write_settings(fast_outside=FAST in (before.level, paths.level))
+        if before.level != ESTABLISHED == paths.level:
+            forget_all(self.node.pinned)
+        self.network.use_xdp(paths.xdp)
+
+    def _write_settings(self, fast_outside: bool) -> None:
+        level, ports = self._paths.level, self.model.ports
+        self.node.settings(
+            *(ports.start, len(ports)),
+            fast_path=level == FAST,
+            fast_outside=fast_outside,
+            established=level == ESTABLISHED,
+            fast_path_second=_NEVER,
+        )
+        self._passages.use(self._paths, fast_outside)
+
+    def _agent_looks(self) -> None:
+        """Have the agent do what it does each second, for the fast path."""
+        if self._paths.level != FAST:
+            self._write_settings(fast_outside=False)
+        if self._paths.level == ESTABLISHED:
+            self._agent.look(self.model)
 
     def _program(self, number: int) -> None:
         """Have the control plane write a Service as it is now."""
@@ -148,6 +198,11 @@ class Player:
         else:
             self.model.remove(connection)
             self.seen["connections collected"] += 1
+
+
+def paths_of(seed: int) -> Paths:
+    """Return the paths of the world of a seed: all meet few ports, and no room, too."""
+    return ALL_PATHS[(seed + seed // len(ALL_PATHS)) % len(ALL_PATHS)]
 
 
 def _entry_key(connection: Connection) -> bytes:

@@ -16,10 +16,10 @@ _TOTAL = re.compile(
     r"(?P<runs>[\d,]+) program runs, of the seeds (?P<seeds>[\d, ]+)\."
 )
 _LEFT_OUT = """\
-Left out: sockets, XDP, the fast path, weights, clients on the node, fragments with other extension
-headers or of SCTP, full tables, several CPUs at the same moment. The middle of a connection to a
-port of a cluster IP that is no frontend may pass. What the kernel does between the hooks (routing,
-netfilter) is not part of it."""
+Left out: sockets, weights, clients on the node, fragments with other extension headers or of SCTP,
+full tables, several CPUs at the same moment. The middle of a connection to a port of a cluster IP
+that is no frontend may pass. Programs ask the kernel for real routes; the rest of what it does
+between the hooks (netfilter) is not part of it: the model says what is established there."""
 
 
 def as_test(failure: Failure) -> str:

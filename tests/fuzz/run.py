@@ -8,12 +8,14 @@ import re
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from bpfsvc.devtools.lab import sandbox
 from tests.fuzz.controlled_node import ControlledNode
 from tests.fuzz.events import Event, Generator
 from tests.fuzz.minimise import minimised
+from tests.fuzz.network import Paths, network
 from tests.fuzz.passages import Different
 from tests.fuzz.player import Player
 
@@ -85,9 +87,14 @@ def first_failure(player: Player, seed: int, events: int = EVENTS) -> Failure | 
     return None
 
 
-def failure_of(player: Player, seed: int, events: Sequence[Event]) -> str:
-    """Play events in the world of a seed; return what is different, or nothing."""
-    player.begin(seed)
+def failure_of(
+    player: Player, seed: int, events: Sequence[Event], paths: Paths | None = None
+) -> str:
+    """Play events in the world of a seed; return what is different, or nothing.
+
+    ``paths``: other ones than those of the seed.
+    """
+    player.begin(seed, paths)
     try:
         player.play(events)
         player.end()
@@ -111,11 +118,26 @@ def work(seed: int, process: int, processes: int, deadline: float, limit: int = 
     """Play histories until a time of the monotonic clock, or so many of them."""
     allowed = sorted(os.sched_getaffinity(0))
     os.sched_setaffinity(0, {allowed[process % len(allowed)]})
-    player = Player(ControlledNode(sandbox.BPF_ROOT / f"fuzz-{process}"))
+    with _player(process) as player:
+        return _played(player, seeds(seed, process, processes), deadline, limit)
+
+
+@contextmanager
+def _player(process: int) -> Iterator[Player]:
+    name = f"fuzz-{process}"
+    node = ControlledNode(sandbox.BPF_ROOT / name)
+    try:
+        with network(node, name) as made, made.entered():
+            yield Player(node, made)
+    finally:
+        node.pinned.close()
+
+
+def _played(player: Player, numbers: Iterator[int], deadline: float, limit: int) -> Result:
     result = Result()
     began = time.monotonic()
     kinds = set()
-    for number in seeds(seed, process, processes):
+    for number in numbers:
         if time.monotonic() >= deadline or (limit and result.histories >= limit):
             break
         failure = first_failure(player, number)
@@ -126,7 +148,6 @@ def work(seed: int, process: int, processes: int, deadline: float, limit: int = 
             result.failures.append(failure)
     result.seconds = time.monotonic() - began
     result.runs, result.seen = player.runs, player.seen
-    player.node.pinned.close()
     return result
 
 

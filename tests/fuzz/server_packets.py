@@ -20,13 +20,14 @@ def send_of_server(model: Model, passages: Passages, connection: Connection, eve
     pieces = passages.pieces(data, event.cut)
     results = passages.all_through(pieces, event.number)
     data = pieces[0]
-    what, routed, left = results[0]
+    what, routed, left, at_once = results[0]
     opens = connection.protocol == TCP and is_opening(segment.flags)
     if opens and not connection.is_open and _is_untranslated(model, connection, data, left):
         _opens_its_own(model, connection)
         return
     problem = what if what != "leaves" else ""
-    problem = problem or difference(data, routed, connection.backend, connection.routed)
+    if not at_once:
+        problem = problem or difference(data, routed, connection.backend, connection.routed)
     problem = problem or difference(data, left, connection.frontend, connection.client)
     if not problem:
         between = connection.backend, connection.routed

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from bpfsvc.base.fast_path import ESTABLISHED, FAST
 from tests.fuzz.events import Collect, Event, Foreign, Packet, Pause, Sequence, Write
+from tests.fuzz.network import ALL_PATHS, Paths
 from tests.fuzz.player import Player
 from tests.fuzz.report import as_test
 from tests.fuzz.run import failure_of, first_failure, history
@@ -24,7 +26,7 @@ def test_the_programs_do_in_a_random_history_what_the_model_says(player: Player,
 def test_histories_open_connections_and_see_them_end(player: Player) -> None:
     """Otherwise a history would hold nothing against the model."""
     before = player.seen.copy()
-    for seed in range(100, 103):
+    for seed in range(100, 106):
         for event in history(player, seed):
             player.step(event)
     seen = player.seen - before
@@ -33,6 +35,8 @@ def test_histories_open_connections_and_see_them_end(player: Player) -> None:
         *("packets of clients", "packets of servers", "first packets refused"),
         *("packets of no connection reset", "writes of the control plane"),
         *("errors about packets", "later fragments", "fragments that wait"),
+        *("packets by XDP", "flows made fast in their middle"),
+        *(f"packets by the fast path, level {level}" for level in (FAST, ESTABLISHED)),
     ):
         assert seen[name] >= 10, f"{name}: {seen}"
 
@@ -219,11 +223,12 @@ KEPT: dict[str, tuple[int, list[Event]]] = {
 }
 
 
+@pytest.mark.parametrize("paths", ALL_PATHS, ids=str)
 @pytest.mark.parametrize("name", KEPT)
-def test_what_was_different_once_is_not_any_more(player: Player, name: str) -> None:
+def test_what_was_different_once_is_not_any_more(player: Player, name: str, paths: Paths) -> None:
     """Late packets, masquerades and fragments were faults of the programs, all others of the model.
 
     It expected a port that the connection did not have, or the end of what was opened anew.
     """
     seed, events = KEPT[name]
-    assert not failure_of(player, seed, events)
+    assert not failure_of(player, seed, events, paths)

@@ -110,7 +110,7 @@ class WrongBackend(Player):
 
 
 def test_a_fault_of_an_entry_is_found_and_minimised(player: Player) -> None:
-    failure = found(WrongBackend(player.node))
+    failure = found(WrongBackend(player.node, player.network))
     assert "8081" in failure.text
     assert [type(event) for event in failure.events] in ([Packet], [Write, Packet])
     assert not failure_of(player, failure.seed, failure.events)
@@ -118,7 +118,7 @@ def test_a_fault_of_an_entry_is_found_and_minimised(player: Player) -> None:
 
 def test_a_failure_is_printed_as_a_test_that_fails_in_the_same_way(player: Player) -> None:
     """The printed text is run as it is."""
-    wrong = WrongBackend(player.node)
+    wrong = WrongBackend(player.node, player.network)
     failure = found(wrong)
     names: dict[str, object] = {}
     exec("from tests.fuzz.events import *\nfrom tests.fuzz.player import *", names)

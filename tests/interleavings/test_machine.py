@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from scapy.packet import Packet
 
-from tests.fuzz.controlled_node import Runner
+from tests.fuzz.runners import HookRunner
 from tests.interleavings.actors import UNSPEC, generator_state
 from tests.interleavings.machine import Run
 from tests.interleavings.node import tables_of
@@ -25,15 +25,14 @@ class Beside:
     def __init__(self, world: World, shared: Shared) -> None:
         self._node, self._machine, self._shared = world.node, world.machine, shared
         self._kernel = {
-            hook: Runner(world.node.pinned.program(hook), world.node.interface)
-            for hook in ("ingress", "egress")
+            hook: HookRunner(world.node.pinned.program(hook)) for hook in ("ingress", "egress")
         }
         self.run = Run(now=NOW, random=generator_state(0))
 
     def frame(self, hook: str, frame: bytes, mark: int) -> tuple[int, bytes, int]:
         """Run a hook in both; assert that the same comes out, and return it."""
         interface = self._node.interface
-        verdict, after, mark_after = self._kernel[hook].run(frame, interface, mark)
+        verdict, after, mark_after = self._kernel[hook].run(frame, interface, interface, mark)
         self._machine.visible = set()
         self.run.begin(hook, frame, interface, interface, mark)
         self._machine.go_on(self._shared, self.run)
