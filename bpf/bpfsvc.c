@@ -153,6 +153,11 @@ static inline int walk(struct __sk_buff *skb, __u32 l2, __u8 hook)
 	packet = packet_get();
 	if (!packet)
 		return TC_ACT_UNSPEC;
+	if (settings->settling == SETTLING_ATTACHING) {
+		packet->flow.hook = hook;
+		packet->l3 = l2;
+		tail_call_replaced(skb, packet);
+	}
 	if (egress_done(skb, settings)) {
 		if (hook == HOOK_EGRESS)
 			return TC_ACT_UNSPEC;

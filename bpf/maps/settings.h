@@ -19,13 +19,13 @@ enum socket_lb {
 };
 
 /*
- * Connections of an older build, whose map has another layout, are copied: packets of connections
- * without an entry go to the programs of that build.
+ * Connections of an older build, whose map has another layout, are copied. That build has settings
+ * of its own, and does not settle.
  */
 enum settling {
 	SETTLED,
-	SETTLING_ATTACHING, /* it opens connections, as its programs are still at some interfaces */
-	SETTLING_ATTACHED,  /* this build opens them; a few are not copied yet */
+	SETTLING_ATTACHING, /* its programs handle all packets: they are still at some interfaces */
+	SETTLING_ATTACHED,  /* they handle those without an entry here: a few are not copied yet */
 };
 
 /* As an interval between ICMP errors: neither this nor the limit for all addresses applies. */

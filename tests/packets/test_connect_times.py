@@ -84,11 +84,25 @@ class Sockets:
         """Change fields of what is known of the socket while it connects."""
         table = self._node.pinned.map("connecting")
         record = self._node.pinned.layout.maps["connecting"].value
-        socket = self._address >> 6 & 0xFFFFFFFF
-        key = struct.pack("=I", (socket ^ socket >> 14) & table.max_entries - 1)
-        entry = record.unpack(table.lookup(key) or b"")
-        assert entry["socket"] == socket
-        table.update(key, record.pack({**entry, **fields}))
+        entry = record.unpack(table.lookup(self._place) or b"")
+        assert entry["socket"] == self._number
+        table.update(self._place, record.pack({**entry, **fields}))
+
+    def forget(self) -> None:
+        """Forget a socket of an earlier test that had the same place."""
+        table = self._node.pinned.map("connecting")
+        table.update(self._place, bytes(table.value_size))
+
+    @property
+    def _number(self) -> int:
+        """By which the programs know it."""
+        return self._address >> 6 & 0xFFFFFFFF
+
+    @property
+    def _place(self) -> bytes:
+        """The key in the map ``connecting``."""
+        table = self._node.pinned.map("connecting")
+        return struct.pack("=I", (self._number ^ self._number >> 14) & table.max_entries - 1)
 
     def counted(self) -> dict[int, int]:
         """Return how many are in each bucket that is not empty, of all backends."""
@@ -107,7 +121,9 @@ def sockets(node: Node) -> Iterator[Sockets]:
     )
     memory = Map(creation.create_map("socket", layout), "socket")
     node.pinned.map("connect_times").replace({})
-    yield Sockets(node, memory)
+    made = Sockets(node, memory)
+    made.forget()
+    yield made
     node.pinned.map("connect_times").replace({})
     memory.close()
 

@@ -55,7 +55,7 @@ def test_connections_of_another_layout_are_copied_and_all_other_maps_are_shared(
             key: {**entry, "mark": 0, "acknowledged": 0, "window": 0}
             for key, entry in entries.items()
         }
-    own = {"connections", "new_connections", "layout", "steps"}
+    own = {"connections", "new_connections", "layout", "steps", "settings"}
     for name in node.pinned.layout.maps:
         shared = map_id(node.pinned, name) == map_id(before, name)
         assert shared == (name not in own), name
@@ -248,6 +248,7 @@ def two_builds(start: Start, tmp_path: Path) -> tuple[Pinned, Pinned, Callable[[
     connect_all(node)
     old = node.pinned
     node.load(load(SIZES))
+    node.installation.take_over()
     # Connections that have been silent for seconds were copied whole.
     age = time.monotonic_ns() - max(int(row["seen"]) for row in states(old, "connections").values())
     for pinned in (old, node.pinned):

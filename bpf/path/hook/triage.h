@@ -204,8 +204,11 @@ static inline bool may_be_first(const struct __sk_buff *skb, const struct settin
 {
 	if (packet->fragment == FRAGMENT_LATER || address_is_loopback(&packet->flow.destination))
 		return false;
-	if (packet->reuse || settings->settling)
+	if (packet->reuse)
 		return true;
+	/* An answer that has an entry at egress is not for the build that is being replaced. */
+	if (settings->settling)
+		return packet->flow.protocol != PROTO_TCP || !packet->passes_egress;
 	if (hook == HOOK_EGRESS)
 		return unknown_marked(skb) ||
 		       (opened_here(skb, packet->tcp_flags) &&

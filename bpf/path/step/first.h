@@ -37,14 +37,13 @@
 
 /*
  * True if the packet belongs to the build that is being replaced, whatever its addresses are
- * (settings.settling): it may be of a connection that is not copied yet, or that build opens it.
+ * (settings.settling): it may be of a connection that is not copied yet.
  */
 static inline bool is_for_replaced(const struct settings *settings, const struct packet *packet)
 {
-	return settings->settling == SETTLING_ATTACHING ||
-	       (settings->settling &&
-		(packet->flow.hook == HOOK_EGRESS ||
-		 (packet->flow.protocol == PROTO_TCP && !tcp_opens(packet->tcp_flags))));
+	return settings->settling &&
+	       (packet->flow.hook == HOOK_EGRESS ||
+		(packet->flow.protocol == PROTO_TCP && !tcp_opens(packet->tcp_flags)));
 }
 
 /*

@@ -6,6 +6,7 @@ anything. Addresses are written first: a program must find them when its first p
 
 from __future__ import annotations
 
+import contextlib
 import logging
 
 from bpfsvc.agent.flows.masqueraded_flows import MasqueradedFlows
@@ -19,6 +20,7 @@ from bpfsvc.base.errors import BpfsvcError, MapFull
 from bpfsvc.base.fast_path import FastPathUse
 from bpfsvc.config.config import Config
 from bpfsvc.datapath.loader.installation import Installation
+from bpfsvc.datapath.maps.pins import Pinned
 from bpfsvc.datapath.netlink.devices import (
     Device,
     Interfaces,
@@ -44,6 +46,7 @@ class NodeSync:
         metrics: Observer,
         reports: Reports,
     ) -> None:
+        self._config = config
         self._devices = config.devices
         self._installation = installation
         self._health_checks = health_checks
@@ -107,16 +110,22 @@ class NodeSync:
         self._attachments.report()
 
     def _take_over(self, network: Interfaces) -> None:
-        """Attach all programs, while the older build has the connections that are not copied."""
+        """Attach all programs, while those of the older build serve; then take over from them."""
         try:
-            self._installation.call_replaced()
+            self._end_fast_path_of(self._installation.call_replaced())
         except BpfsvcError as error:
             _log.warning("datagrams may be lost while an older build is replaced: %s", error)
         self._maps.write_settings("SETTLING_ATTACHING")
         self.follow_network(network)
+        self._installation.take_over()
         self._maps.write_settings("SETTLING_ATTACHED")
         self._installation.catch_up()
         self._maps.write_settings()
+
+    def _end_fast_path_of(self, previous: Pinned) -> None:
+        """Have the older build begin nothing on the fast path, which may be forbidden by now."""
+        with contextlib.suppress(KeyError):  # it knows none
+            NodeMaps(self._config, previous).begin_nothing_fast()
 
     def follow_network(self, network: Interfaces) -> None:
         """Follow ``network`` with maps and attachments, and report missing attachments."""

@@ -20,9 +20,10 @@ from bpfsvc.datapath import syscall
 from bpfsvc.datapath.bpf_map import Map
 from bpfsvc.datapath.loader.builder import make_build
 from bpfsvc.datapath.loader.bytecode_cache import BytecodeCache
+from bpfsvc.datapath.loader.loader import OWN_MAPS
 from bpfsvc.datapath.loader.shipped import ShippedPrograms
 from bpfsvc.datapath.loader.source import CSource
-from bpfsvc.datapath.maps.layout import MapLayout, Record
+from bpfsvc.datapath.maps.layout import Record
 from bpfsvc.datapath.maps.pins import NotLoaded, Pinned, PinRoot
 from bpfsvc.datapath.maps.registry import Role, map_info
 
@@ -74,6 +75,7 @@ class Installation:
         self.fresh = fresh
         self._previous = previous
         self._copied_at = copied_at
+        self._old_serve_alone = True
         self._old_alone_until = 0
         self._loading = loading
 
@@ -120,18 +122,25 @@ class Installation:
         """
         if self._previous:
             since, self._copied_at = self._copied_at, time.monotonic_ns()
-            self._old_alone_until = self._old_alone_until or self._copied_at
-            migrate(self._previous, self.pinned, _CONNECTIONS, since - _SEEN_NS)
+            if self._old_serve_alone:
+                self._old_alone_until = self._copied_at
+            merge = not self._old_serve_alone
+            migrate(self._previous, self.pinned, _CONNECTIONS, since, merge)
 
-    def call_replaced(self) -> None:
-        """Have the new programs call the old ones with packets that may be of their connections.
+    def call_replaced(self) -> Pinned:
+        """Have the new programs call the old ones while they settle (``bpf/maps/settings.h``).
 
+        Return the old build.
         Raises :class:`BpfsvcError` if they cannot, as if the setting of the JIT was another one.
+        Then the new programs serve where they are attached.
         """
         assert self._previous
+        self._old_serve_alone = False
         steps = self.pinned.map("steps")
         for number, name in self._places_of_replaced():
             steps.update(number, self._previous.program(name).to_bytes(4, sys.byteorder))
+        self._old_serve_alone = True
+        return self._previous
 
     def _places_of_replaced(self) -> list[tuple[bytes, str]]:
         first = self.pinned.map("steps").max_entries - len(_REPLACED)
@@ -139,6 +148,27 @@ class Installation:
             (number.to_bytes(4, sys.byteorder), name)
             for number, name in enumerate(_REPLACED, start=first)
         ]
+
+    def take_over(self) -> None:
+        """Make the connections those of the old build, whose programs have served alone until now.
+
+        To be called when the new programs are attached everywhere, before they serve. It does
+        nothing if they could not call the old ones: then they have served already.
+        """
+        if self._previous and self._old_serve_alone:
+            # All of them: a packet changes both entries of a connection, and the time of one.
+            self._copied_at = 0
+            self.catch_up()
+            _remove_ended(self._previous, self.pinned)
+            self.catch_up()
+            self._old_serve_alone = False
+
+    def part(self, previous: Pinned) -> None:
+        """Copy and remove connections for the last time, and call the old programs no more."""
+        self.catch_up()
+        _remove_ended(previous, self.pinned, self._old_alone_until - _COARSE_NS)
+        for number, _ in self._places_of_replaced():
+            self.pinned.map("steps").delete(number)
 
     def complete(self) -> None:
         """Close the old build and replace it by the new one, which is attached everywhere by now.
@@ -149,10 +179,7 @@ class Installation:
         if not self.fresh:
             return
         if self._previous:
-            self.catch_up()
-            _remove_ended(self._previous, self.pinned, self._old_alone_until - _COARSE_NS)
-            for number, _ in self._places_of_replaced():
-                self.pinned.map("steps").delete(number)
+            self.part(self._previous)
             self._previous.close()
             self._previous = None
         self.root.promote_next()
@@ -231,44 +258,51 @@ def _in_thread(function: Callable[..., None], *args: object) -> Future[None]:
         pool.shutdown(wait=False)
 
 
-def migrate(old: Pinned, new: Pinned, only: tuple[str, ...] = (), since: int = 0) -> int:
-    """Copy the content of every map with another layout; return the number of entries.
+def migrate(
+    old: Pinned, new: Pinned, only: tuple[str, ...] = (), since: int = 0, merge: bool = True
+) -> int:
+    """Copy the content of every map that is not shared; return the number of entries.
 
-    Fields are matched by name; new ones start as zero. An entry that is in the new map already
-    stays, unless the old one is of a later packet. ``since``: only connections with a packet after
-    this time, in ns of CLOCK_MONOTONIC.
+    Fields are matched by name; new ones start as zero.
+
+    * ``since``: only connections with a packet after this time, in ns of CLOCK_MONOTONIC.
+    * ``merge``: the new programs have served, too. A connection that is in the new map stays,
+      unless the old one is of a later packet.
     """
     if _brings_unnoted(old, new):
         _open_filter(new.map(_FILTER))
     copied = 0
     for name, layout in new.layout.maps.items():
         before = old.layout.maps.get(name)
-        if before is None or before == layout or layout.type not in _MIGRATED_TYPES:
+        if before is None or (before == layout and name not in OWN_MAPS):
             continue
-        if map_info(name).role is Role.PER_BUILD or (only and name not in only):
+        if layout.type not in _MIGRATED_TYPES or map_info(name).role is Role.PER_BUILD:
             continue
-        copied += _copy(old.map(name), before, new.map(name), layout, since)
+        if only and name not in only:
+            continue
+        copied += _copy(name, old, new, since, merge)
     return copied
 
 
-def _remove_ended(old: Pinned, new: Pinned, until: int) -> None:
+def _remove_ended(old: Pinned, new: Pinned, until: int | None = None) -> None:
     """Remove connections that the old programs have removed after they were copied.
 
     No packet of theirs comes any more, and as they were copied they would stay for a day.
-    ``until``: when the new programs were attached, in ns of CLOCK_MONOTONIC. A connection with a
-    later packet may be one that only the new programs have.
+    ``until``: when the new programs began to serve, in ns of CLOCK_MONOTONIC. A connection with a
+    later packet may be one that only the new programs have, and they may have moved it from one
+    table to the other one. None: they have not begun.
     """
-    tables = [old.map(name) for name in _CONNECTIONS if name in old.layout.maps]
+    both = [old.map(name) for name in _CONNECTIONS if name in old.layout.maps]
     for name in _CONNECTIONS:
         before, layout = old.layout.maps.get(name), new.layout.maps[name]
         if before is None or before == layout or before.key != layout.key:
             continue
-        seen = layout.value.pick("seen")
+        seen, tables = layout.value.pick("seen"), [old.map(name)] if until is None else both
         quiet = (
             key
             for batch in new.map(name).batches()
             for key, value in batch
-            if seen.unpack(value)[0] < until
+            if until is None or seen.unpack(value)[0] < until
         )
         ended = [key for key in quiet if all(table.lookup(key) is None for table in tables)]
         new.map(name).delete_many(ended)
@@ -301,27 +335,32 @@ def _open_filter(port_filter: Map) -> None:
         port_filter.update(index.to_bytes(port_filter.key_size, sys.byteorder), everything)
 
 
-def _copy(source: Map, before: MapLayout, target: Map, layout: MapLayout, since: int) -> int:
+def _copy(name: str, old: Pinned, new: Pinned, since: int, both: bool) -> int:
+    """Copy one map; ``both``: both builds have written connections."""
+    source, target = old.map(name), new.map(name)
+    before, layout = old.layout.maps[name], new.layout.maps[name]
     keys, values = converter(before.key, layout.key), converter(before.value, layout.value)
     fixed = layout.type.endswith("array")
-    merge = _merger(layout.value) if set(_TIMES) <= set(layout.value.names) else None
+    merge = _merger(layout.value) if both and set(_TIMES) <= set(layout.value.names) else None
+    created = layout.value.pick("created") if merge else None
+    flags = syscall.ANY if fixed or not both else syscall.NOEXIST
     seen = before.value.pick("seen") if since and "seen" in before.value.names else None
     copied = 0
     for batch in source.batches():
         entries = (
             (keys(key), _per_cpu(values, value, source, target))
             for key, value in batch
-            if seen is None or seen.unpack(value)[0] >= since
+            if seen is None or seen.unpack(value)[0] >= since - _SEEN_NS
         )
         for key, value in entries:
             if fixed and int.from_bytes(key, sys.byteorder) >= target.max_entries:
                 continue
-            written = target.update(key, value, syscall.ANY if fixed else syscall.NOEXIST)
-            if not written and merge:
-                there = target.lookup(key)
-                merged = merge(there, value) if there else value
-                written = merged != there and target.update(key, merged)
-            copied += written
+            if merge and (there := target.lookup(key)):
+                merged = merge(there, value)
+                copied += merged != there and target.update(key, merged)
+            elif not created or created.unpack(value)[0] >= since - _COARSE_NS:
+                # Else it was copied before, and the new programs have removed or moved it.
+                copied += target.update(key, value, flags)
     return copied
 
 

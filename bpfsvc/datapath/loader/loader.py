@@ -23,8 +23,8 @@ from bpfsvc.datapath.loader.compiler import DROP_PROGRAM, TRACEPOINT_PROGRAMS
 from bpfsvc.datapath.maps.layout import MapLayout, read_layout
 from bpfsvc.datapath.maps.pins import Pinned
 
-OWN_MAPS = ("layout", "steps")
-"""Maps that no two builds share."""
+OWN_MAPS = ("layout", "steps", "settings")
+"""Maps that no two builds share: programs that are being replaced do not settle."""
 
 AGENT_PROGRAMS = ("gc", "recount")
 """Programs that the agent runs itself. It writes Services by them before any is attached."""

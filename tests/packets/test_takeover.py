@@ -1,0 +1,178 @@
+"""A newer build takes over from an older one, whose connections have another layout.
+
+The old programs serve until the new ones are attached everywhere; then the new tables are those of
+the old build. (``tests/fuzz/upgrades.py`` does the same in random histories.)
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from scapy.packet import Packet
+
+from bpfsvc.datapath.loader.source import load
+from bpfsvc.datapath.maps.pins import Pinned
+from tests.packets.builds import FIELD, Start, build, states
+from tests.packets.node import SIZES, UNSPEC, Node
+from tests.packets.packet import same
+from tests.packets.peers import ALL_PEERS, TCP_PEERS, UDP_PEERS, Peers
+
+pytestmark = pytest.mark.slow
+
+TABLES = ("connections", "new_connections")
+HOOKS = ("ingress", "egress")
+
+
+class Takeover:
+    """A node with an old and a new build, and clients of a Service of each kind of peers."""
+
+    def __init__(self, node: Node, newer: Callable[[], None]) -> None:
+        self.node, self._newer = node, newer
+        self.old = self.new = node.pinned
+        for peers in ALL_PEERS:
+            peers.service(node, [peers.backend], str(peers))
+
+    def load(self) -> None:
+        """Load the new build, which copies what there is."""
+        self._newer()
+        self.new = self.node.pinned
+        self.node.installation.call_replaced()
+        self.settle("SETTLING_ATTACHING")
+
+    def settle(self, phase: str) -> None:
+        """Tell the new programs how far it is."""
+        with self.at(self.new):
+            self.node.settings(settling=self.new.layout.constant(phase))
+
+    def take_over(self) -> None:
+        """Have the new programs serve."""
+        self.node.installation.take_over()
+        self.settle("SETTLING_ATTACHED")
+
+    @contextmanager
+    def at(self, pinned: Pinned) -> Iterator[None]:
+        """Run the programs of a build, and read its maps."""
+        before, self.node.pinned = self.node.pinned, pinned
+        yield
+        self.node.pinned = before
+
+    def passes(self, packet: Packet, wanted: Packet, ingress: Pinned, egress: Pinned) -> bool:
+        """True if a packet leaves as another one, by the programs of these builds."""
+        with self.at(ingress):
+            verdict, routed = self.node.run("ingress", packet, arrived=self.node.interface)
+        if verdict != UNSPEC:
+            return False
+        with self.at(egress):
+            verdict, left = self.node.run("egress", routed, arrived=self.node.interface)
+        return verdict == UNSPEC and same(left, wanted)
+
+    def works(self, peers: Peers, ingress: Pinned, egress: Pinned) -> bool:
+        """True if a connection works that is not masqueraded."""
+        client, vip, backend = peers.client, peers.vip, peers.backend
+        sent = peers.data(client, vip), peers.data(client, backend)
+        answered = peers.data(backend, client), peers.data(vip, client)
+        return all(self.passes(*packets, ingress, egress) for packets in (sent, answered))
+
+    def passes_directly(self, peers: Peers, ingress: Pinned, egress: Pinned) -> bool:
+        """True if a connection past the Service works."""
+        client = peers.with_port(peers.client, 41000)
+        packets = peers.data(client, peers.backend), peers.data(peers.backend, client)
+        return all(self.passes(packet, packet, ingress, egress) for packet in packets)
+
+    def states(self, pinned: Pinned) -> dict[str, dict[bytes, dict[str, int | bytes]]]:
+        """Return the entries of a build, without what is not copied."""
+        left_out = ("mark", "acknowledged", "window")
+        return {
+            name: {
+                key: {field: value for field, value in entry.items() if field not in left_out}
+                for key, entry in states(pinned, name).items()
+            }
+            for name in TABLES
+        }
+
+
+@pytest.fixture
+def takeover(start: Start, tmp_path: Path) -> Takeover:
+    node = start(load(SIZES))
+    return Takeover(node, lambda: node.load(build(tmp_path / "bpf", FIELD)))
+
+
+def test_connections_work_by_each_mixture_of_both_builds(takeover: Takeover) -> None:
+    """Those that are not masqueraded, and those past the Service."""
+    for peers in ALL_PEERS:
+        peers.connect(takeover.node, peers.client, peers.vip, peers.backend)
+    takeover.load()
+    both = (takeover.old, takeover.new)
+    for builds in itertools.product(both, repeat=2):
+        assert all(takeover.works(peers, *builds) for peers in ALL_PEERS)
+        assert all(takeover.passes_directly(peers, *builds) for peers in ALL_PEERS)
+    takeover.take_over()
+    new = takeover.new, takeover.new
+    assert all(takeover.works(peers, *new) for peers in ALL_PEERS)
+    assert all(takeover.passes_directly(peers, *new) for peers in ALL_PEERS)
+
+
+def test_until_then_all_is_opened_and_closed_by_the_old_programs(takeover: Takeover) -> None:
+    takeover.load()
+    before = takeover.states(takeover.new)
+    with takeover.at(takeover.new):
+        for peers in ALL_PEERS:
+            peers.connect(takeover.node, peers.client, peers.vip, peers.backend)
+        for peers in TCP_PEERS:
+            peers.close(takeover.node, peers.client, peers.vip, peers.backend, peers.client)
+    assert takeover.states(takeover.new) == before
+    assert len(states(takeover.old, "connections")) == 2 * len(ALL_PEERS)
+
+
+def test_the_new_tables_become_those_of_the_old_build(takeover: Takeover) -> None:
+    """With what was opened, established, closed and removed since the first copy."""
+    node = takeover.node
+    node.half_open(1 << 20)  # so that what is not established is in a table of its own
+    peers, *others = TCP_PEERS
+    ports = [peers.with_port(peers.client, port) for port in (41000, 41001, 41002)]
+    for client in ports:
+        peers.connect(node, client, peers.vip, peers.backend)
+    peers.begin(node, peers.client, peers.vip, peers.backend)
+    node.age(30)  # a packet changes both entries of a connection, and renews one
+    takeover.load()
+    with takeover.at(takeover.old):
+        comes, goes = peers.proof(peers.client, peers.vip, peers.backend, peers.client)
+        assert same(node.forward(comes), goes)
+        peers.close(node, ports[0], peers.vip, peers.backend, ports[0])
+        opening = peers.opening(ports[1], peers.vip)
+        for packet in (opening, peers.data(ports[2], peers.vip)):
+            takeover.old.map("connections").delete(node.flow("ingress", packet))
+        for other in others:
+            other.begin(node, other.client, other.vip, other.backend)
+    node.installation.take_over()
+    assert takeover.states(takeover.new) == takeover.states(takeover.old)
+    assert any(entry["fin_sent"] for entry in states(takeover.new, "connections").values())
+
+
+def test_what_the_new_programs_establish_or_remove_is_not_copied_again(
+    takeover: Takeover,
+) -> None:
+    node = takeover.node
+    node.half_open(1 << 20)
+    for peers in TCP_PEERS:
+        peers.begin(node, peers.client, peers.vip, peers.backend)
+    for peers in UDP_PEERS:
+        peers.connect(node, peers.client, peers.vip, peers.backend)
+    takeover.load()
+    takeover.take_over()
+    with takeover.at(takeover.new):
+        for peers in TCP_PEERS:
+            comes, goes = peers.proof(peers.client, peers.vip, peers.backend, peers.client)
+            assert same(node.forward(comes), goes)
+        for peers in UDP_PEERS:
+            packets = peers.data(peers.client, peers.vip), peers.data(peers.backend, peers.client)
+            keys = [node.flow(hook, packet) for hook, packet in zip(HOOKS, packets, strict=True)]
+            takeover.new.map("connections").delete_many(keys)
+    before = takeover.states(takeover.new)
+    assert not before["new_connections"]
+    node.installation.catch_up()
+    assert takeover.states(takeover.new) == before
