@@ -36,9 +36,14 @@ def send_of_client(model: Model, passages: Passages, key: Key, event: Packet) ->
 def _is_left_out(model: Model, key: Key, data: bytes, opens: bool) -> bool:
     """True for the middle of a direct connection whose beginning nobody has seen.
 
-    Another connection may have its 5-tuple, and keeps it for a while after its end.
+    Another connection may have its 5-tuple, and keeps it for a while after its end. While a build
+    is being replaced, nobody opens a connection from a port that he has had: only one of both
+    builds may know that the connection before is closed, or is removed.
     """
-    if opens or key in model.connections:
+    connection = model.connections.get(key)
+    if opens and model.upgrading and key[:2] in model.used:
+        return connection is None or not connection.is_open
+    if opens or connection:
         return False
     is_unseen = key[2] in model.world.endpoints_of_all and key not in model.direct
     return is_unseen or model.owner(data) is not None

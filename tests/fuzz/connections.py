@@ -56,11 +56,13 @@ class Peer:
 
     * ``next``: the sequence number of its next byte.
     * ``acknowledged`` and ``window``: what its last packet said of the other side; None: nothing.
+    * ``copied``: since then the entries were copied without these numbers.
     """
 
     next: int
     acknowledged: int | None = None
     window: int = 0
+    copied: bool = False
     shift: int = 14
     fin: bool = False
     last_ns: int = 0
@@ -206,6 +208,11 @@ class Connection:
             peer.fin, peer.acknowledged = False, None
         return True
 
+    def copied(self) -> None:
+        """Take note that its entries may have been copied: an upgrade goes on."""
+        for peer in self.peers:
+            peer.copied = True
+
     def _begins_again(self, segment: Segment) -> bool:
         if self.protocol == SCTP:
             return segment.chunk == SCTP_INIT
@@ -220,6 +227,9 @@ class Connection:
         ahead = signed(segment.sequence - other.acknowledged)
         if ahead == 0:
             self.reset = True
+        elif other.copied:
+            # Without numbers each reset ends the connection.
+            self.unsure_state = True
         elif segment.sequence == 0 and segment.flags & ACK:
             self.unsure_state = True
         elif 0 < ahead < other.window << other.shift:
@@ -228,6 +238,8 @@ class Connection:
     def _follow(self, sender: int, segment: Segment) -> None:
         me, other = self.peers[sender], self.peers[1 - sender]
         genuine = self._is_plausible(segment, other)
+        if other.copied and not genuine:
+            self.unsure_state = True
         if segment.flags & RST:
             return
         if self.doubted and not is_opening(segment.flags):
@@ -250,7 +262,7 @@ class Connection:
             or abs(signed(segment.acknowledged - me.acknowledged)) < USUAL_PROGRESS
         )
         if usual or counts:
-            me.acknowledged, me.window = segment.acknowledged, segment.window
+            me.acknowledged, me.window, me.copied = segment.acknowledged, segment.window, False
 
     def _is_plausible(self, segment: Segment, other: Peer) -> bool:
         if other.acknowledged is None:

@@ -16,6 +16,7 @@ from bpfsvc.datapath.loader.source import CSource, load
 from bpfsvc.datapath.maps.pins import Pinned
 from bpfsvc.devtools.lab import sandbox
 from tests.fuzz.controlled import Controls
+from tests.packets.builds import FIELD
 from tests.packets.node import SIZES, Node
 
 START_NS = 1_000_000_000_000
@@ -38,6 +39,20 @@ def marked_source() -> CSource:
     """Return the sources of this checkout, with their marks in ``mark``."""
     plain = load(SIZES)
     return MarkedSource(plain.sizes, plain.root, plain.main)
+
+
+class _Relaid(CSource):
+    """The same sources with one more field in a connection, in front of others."""
+
+    def __init__(self, source: CSource) -> None:
+        super().__init__(source.sizes, source.root, source.main)
+        self._text = source.text
+
+    @cached_property
+    def text(self) -> str:
+        _, old, new = FIELD
+        assert self._text.count(old) == 1
+        return self._text.replace(old, new)
 
 
 def compiled(source: CSource | None = None) -> Bytecode:
@@ -68,7 +83,21 @@ class ControlledNode(Node):
 
     def load(self, source: CSource) -> None:
         self.root.create()
-        build = compiled(source).sized(source, features.of_this_kernel().numbers())
-        load_build(self.controls.controlled(self._change(build)), self.root.next)
+        self._source = source
+        self._load(source, None)
         self.root.promote_next()
-        self._use(Installation(self.root, Pinned(self.root.current), None, fresh=False))
+        self.use(Pinned(self.root.current))
+
+    def load_other(self) -> Pinned:
+        """Load a build beside the active one. Its connections have another layout."""
+        self._load(_Relaid(self._source), self.pinned)
+        return Pinned(self.root.next)
+
+    def _load(self, source: CSource, previous: Pinned | None) -> None:
+        build = compiled(source).sized(source, features.of_this_kernel().numbers())
+        build = self.controls.controlled(self._change(build))
+        load_build(build, self.root.next, previous)
+
+    def use(self, pinned: Pinned) -> None:
+        """Have a build be the active one."""
+        self._use(Installation(self.root, pinned, None, fresh=False))

@@ -126,7 +126,13 @@ class Reconfigure(NamedTuple):
     paths: int
 
 
-Event = Packet | IcmpError | Foreign | Unrelated | Pause | Collect | Write | Reconfigure
+class Upgrade(NamedTuple):
+    """The next step of an upgrade. ``number``: where the new programs are attached first."""
+
+    number: int
+
+
+Event = Packet | IcmpError | Foreign | Unrelated | Pause | Collect | Write | Reconfigure | Upgrade
 
 EXTENSIONS = {
     4: (b"", b"\x01\x01\x01\x00", b"\x94\x04\x00\x00" + b"\x01" * 8),
@@ -182,8 +188,10 @@ class Generator:
             return Pause(random.choices(_PAUSES, _PAUSE_WEIGHTS)[0])
         if draw < 0.988:
             return Collect(random.random() < 0.2)
-        if draw < 0.99:
+        if draw < 0.989:
             return Reconfigure(random.randrange(len(ALL_PATHS)))
+        if draw < 0.992:
+            return Upgrade(random.getrandbits(32))
         return Write(random.randrange(SERVICES), random.getrandbits(32))
 
     def _flow(self) -> tuple[int, int, int, int, int]:

@@ -58,7 +58,8 @@ class Model:
     * ``connections``: by the key of the client's packets. ``direct``: when flows past the Services
       began. ``seen``: how often what was seen.
     * ``of_netfilter``: 5-tuples that connections of netfilter have until they leave the node:
-      protocol, the node's end and the backend.
+      protocol, the node's end and the backend. ``upgrading``: a build is being replaced.
+    * ``used``: the ends that clients have had: protocol and end.
     """
 
     def __init__(self, seed: int, seen: Counter[str]) -> None:
@@ -69,6 +70,8 @@ class Model:
         self.connections: dict[Key, Connection] = {}
         self.direct: dict[Key | None, int] = {}
         self.of_netfilter: set[tuple[int, End, End]] = set()
+        self.upgrading = False
+        self.used: set[tuple[int, End]] = set()
         self._endpoints: dict[int, set[tuple[int, End]]] = {}
         self._forgotten = 0
         self._remembered: dict[tuple[bytes, tuple[object, ...]], tuple[str, int]] = {}
@@ -124,6 +127,7 @@ class Model:
         )
         self._is_no_direct_flow(connection, about)
         self.are_apart(connection, about)
+        self.used.add((protocol, client))
         self.seen["connections opened"] += 1
         self.seen["connections by another port"] += routed[1] != client[1]
         self.connections[sent.key] = connection
@@ -145,7 +149,12 @@ class Model:
             if event.sequence == Sequence.NEXT and not segment.flags & RST:
                 more = len(segment.payload) + bool(segment.flags & SYN) + bool(segment.flags & FIN)
                 me.next = me.next + more & 0xFFFFFFFF
+        was_reset = connection.reset
         connection.passed(event.sender, segment, self.now)
+        if self.upgrading:
+            connection.copied()
+            # One of both builds may have the reset, and the other one what shows it to be forged.
+            connection.unsure_state |= was_reset and not connection.reset
 
     def are_apart(self, new: Connection, about: str) -> None:
         """Assert that no two connections share a 5-tuple, between the hooks or on the wire.
@@ -188,6 +197,7 @@ class Model:
         """Remember a flow past the Services, if it goes to an endpoint."""
         if any((key[0], key[2]) in known for known in self._endpoints.values()):
             self.direct[key] = self.now
+            self.used.add(key[:2])
 
     # -- the control plane --
 

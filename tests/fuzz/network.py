@@ -82,6 +82,11 @@ class Network:
         """Be in the namespace for the duration of the context."""
         return self._namespace.entered()
 
+    @property
+    def interfaces(self) -> list[int]:
+        """The indices of all interfaces."""
+        return [end.index for end in self._ends.values()]
+
     def interface_to(self, address: bytes) -> int:
         """Return the index of the interface towards a packed address."""
         return self._by_address.get(address, self.uplink)

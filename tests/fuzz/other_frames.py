@@ -40,6 +40,9 @@ def send_foreign(model: Model, passages: Passages, event: Foreign) -> None:
     connection = model.connections.get(model.named(event))
     if connection is None or not connection.masqueraded or connection.port_lost:
         return
+    if model.upgrading:
+        # Only one of both builds is asked whether the port is free.
+        return
     if not connection.is_open:
         return
     protocol, seen, backend = connection.protocol, connection.seen, connection.backend

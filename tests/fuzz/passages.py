@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Collection
 from random import Random
 from typing import NamedTuple
 
 from bpfsvc.base.address import pack
 from bpfsvc.base.fast_path import FAST
+from bpfsvc.datapath.maps.pins import Pinned
 from tests.fuzz.controlled_node import ControlledNode
 from tests.fuzz.frames import (
     FIN,
@@ -51,17 +53,26 @@ class Different(AssertionError):
     """The programs have done what the model does not allow."""
 
 
+class Programs:
+    """The programs of a build that interfaces run."""
+
+    def __init__(self, pinned: Pinned, network: Network) -> None:
+        self.ingress = HookRunner(pinned.program("ingress"))
+        self.egress = HookRunner(pinned.program("egress"))
+        self.xdp = XdpRunner(pinned.program("xdp"), network.uplink)
+
+
 class Passages:
-    """The hooks of a node, and XDP.
+    """The interfaces of a node.
 
     * ``runs``: how often a program was run. ``seen``: how often what was seen.
     """
 
     def __init__(self, node: ControlledNode, network: Network) -> None:
-        self._ingress = HookRunner(node.pinned.program("ingress"))
-        self._egress = HookRunner(node.pinned.program("egress"))
-        self._xdp = XdpRunner(node.pinned.program("xdp"), network.uplink)
         self._network = network
+        self._ingress: dict[int, HookRunner] = {}
+        self._egress: dict[int, HookRunner] = {}
+        self.attach(Programs(node.pinned, network))
         self.use(Paths(), False)
         self._fragment_id = 0
         self.runs = 0
@@ -70,6 +81,14 @@ class Passages:
     def begin(self) -> None:
         """Begin a history: fragments are numbered from 1."""
         self._fragment_id = 0
+
+    def attach(self, programs: Programs, interfaces: Collection[int] = ()) -> None:
+        """Attach the programs of a build to some interfaces; to all if none is named."""
+        for interface in interfaces or self._network.interfaces:
+            self._ingress[interface] = programs.ingress
+            self._egress[interface] = programs.egress
+            if interface == self._network.uplink:
+                self._xdp = programs.xdp
 
     def use(self, paths: Paths, fast_outside: bool) -> None:
         """Expect packets by these paths; ``fast_outside``: connections from outside are fast."""
@@ -83,7 +102,7 @@ class Passages:
             passage = self._by_xdp(data)
             if passage:
                 return passage
-        verdict, routed, mark = self._ingress.run(data, came_by, came_by)
+        verdict, routed, mark = self._ingress[came_by].run(data, came_by, came_by)
         self.runs += 1
         is_fast = verdict == REDIRECT and is_a_hop_on(data, routed)
         if verdict != UNSPEC and not is_fast:
@@ -99,7 +118,7 @@ class Passages:
                 raise Different("netfilter does not see how a connection begins or ends")
             if routed[:_MACS] != data[:_MACS]:
                 return self._sent_on(data, routed, leaves_by)
-        verdict, left, _ = self._egress.run(routed, leaves_by, came_by, mark)
+        verdict, left, _ = self._egress[leaves_by].run(routed, leaves_by, came_by, mark)
         self.runs += 1
         at_once = is_fast and left == routed
         if is_fast:
@@ -131,7 +150,7 @@ class Passages:
     def leave(self, data: bytes) -> tuple[str, bytes]:
         """Send a frame of the node itself through egress."""
         leaves_by = self._network.interface_to(addresses_of(data)[1])
-        verdict, left, _ = self._egress.run(data, leaves_by, 0)
+        verdict, left, _ = self._egress[leaves_by].run(data, leaves_by, 0)
         self.runs += 1
         return ("leaves" if verdict == UNSPEC else f"{_VERDICTS.get(verdict, verdict)}"), left
 

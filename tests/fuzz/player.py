@@ -21,12 +21,14 @@ from tests.fuzz.events import (
     Pause,
     Reconfigure,
     Unrelated,
+    Upgrade,
 )
 from tests.fuzz.model import Model
 from tests.fuzz.network import ALL_PATHS, Network, Paths
 from tests.fuzz.other_frames import send_foreign, send_icmp_error, send_unrelated
 from tests.fuzz.passages import Different, Passages
 from tests.fuzz.server_packets import send_of_server
+from tests.fuzz.upgrades import LONGEST_PAUSE, STEP, Upgrades
 from tests.fuzz.world import SERVICES
 from tests.packets.node import SIZES
 
@@ -49,6 +51,7 @@ class Player:
         self.seen = self._passages.seen
         self._gc = GcProgram(node.pinned)
         self._agent = Agent(node.pinned)
+        self._upgrades = Upgrades(node, network, self._passages)
         self.begin(0)
 
     @property
@@ -62,6 +65,8 @@ class Player:
         self.model = Model(seed, self.seen)
         node.controls.set_time(self.model.now)
         node.controls.set_seed(seed)
+        self._upgrades.begin()
+        self._gc = GcProgram(node.pinned)
         node.reset()
         node.pinned.map("masquerade_turns").update(bytes(4), bytes(8))
         # In some worlds no connection that is not established has room beside the others.
@@ -71,6 +76,7 @@ class Player:
         self.network.write()
         self._passages.begin()
         self._agent.begin()
+        self._is_counted = True
         self._paths = Paths()
         self._use(paths or paths_of(seed))
         for number in range(SERVICES):
@@ -93,13 +99,14 @@ class Player:
         elif isinstance(event, Unrelated):
             send_unrelated(self._passages, event)
         elif isinstance(event, Pause):
-            model.now += event.ns
-            self.node.controls.set_time(model.now)
-            self._agent_looks()
+            self._pause(event)
         elif isinstance(event, Collect):
             self._collect(event)
         elif isinstance(event, Reconfigure):
-            self._use(ALL_PATHS[event.paths])
+            if not self._upgrades.phase:
+                self._use(ALL_PATHS[event.paths])
+        elif isinstance(event, Upgrade):
+            self._upgrade(event)
         else:
             model.world.rewrite(event.service, event.number)
             self._program(event.service)
@@ -107,12 +114,17 @@ class Player:
 
     def end(self) -> None:
         """Let so much time pass that nothing may be left, and hold the tables against that."""
+        while self._upgrades.phase:
+            self.step(Upgrade(0))
         for _ in range(3):
             self.step(Pause(172_800_000_000_000))
             self.step(Collect())
         left = self.node.count("connections"), self.node.count("new_connections")
         if any(left):
             raise Different(f"after days of silence there are entries: {left}")
+        if not self._is_counted:
+            # The agent corrects what it copies while it is counted.
+            return
         if self.node.held() != self._held:
             raise Different(f"{self.node.held() - self._held} pairs are counted as half open")
         loads = self.node.pinned.map("backend_loads")
@@ -129,6 +141,27 @@ class Player:
         if connection is not None:
             send_of_server(self.model, self._passages, connection, event)
 
+    def _pause(self, event: Pause) -> None:
+        """Let time pass; not much while an upgrade goes on."""
+        self._pass(min(event.ns, LONGEST_PAUSE) if self._upgrades.phase else event.ns)
+        if not self._upgrades.phase:
+            self._agent_looks()
+
+    def _pass(self, ns: int) -> None:
+        self.model.now += ns
+        self.node.controls.set_time(self.model.now)
+
+    def _upgrade(self, event: Upgrade) -> None:
+        self._pass(STEP)
+        self._upgrades.step(event.number, self.model.now)
+        self.model.upgrading = bool(self._upgrades.phase)
+        for connection in self.model.connections.values():
+            connection.copied()
+        if not self.model.upgrading:
+            self.seen["upgrades"] += 1
+            self._is_counted = False
+            self._gc = GcProgram(self.node.pinned)
+
     def _use(self, paths: Paths) -> None:
         """Have the agent allow these paths."""
         before, self._paths = self._paths, paths
@@ -140,6 +173,7 @@ class Player:
 
     def _write_settings(self, fast_outside: bool) -> None:
         level, ports = self._paths.level, self.model.ports
+        self._fast_outside = fast_outside
         self.node.settings(
             *(ports.start, len(ports)),
             fast_path=level == FAST,
@@ -171,7 +205,9 @@ class Player:
         )
 
     def _collect(self, event: Collect) -> None:
-        """Run the connection GC."""
+        """Run the connection GC, unless an upgrade goes on: no agent does that meanwhile."""
+        if self._upgrades.phase:
+            return
         gc = self._gc
         flags = {"crowded": event.crowded, "early_ports": event.crowded}
         gc.remove_closed(**flags)

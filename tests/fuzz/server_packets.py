@@ -16,12 +16,15 @@ def send_of_server(model: Model, passages: Passages, connection: Connection, eve
         # It has no port; the one that it had is another connection's.
         return
     segment = segment_of(connection.protocol, connection, event)
+    opens = connection.protocol == TCP and is_opening(segment.flags)
+    if opens and model.upgrading:
+        # The new programs may have a closed connection that only the old ones have removed.
+        return
     data = frame(connection.protocol, connection.backend, connection.seen, segment)
     pieces = passages.pieces(data, event.cut)
     results = passages.all_through(pieces, event.number)
     data = pieces[0]
     what, routed, left, at_once = results[0]
-    opens = connection.protocol == TCP and is_opening(segment.flags)
     if opens and not connection.is_open and _is_untranslated(model, connection, data, left):
         _opens_its_own(model, connection)
         return
