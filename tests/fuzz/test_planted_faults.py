@@ -8,18 +8,19 @@ from functools import cached_property
 
 import pytest
 
+from bpfsvc.datapath.loader import loader
 from bpfsvc.datapath.loader.bytecode import INSTRUCTION, Bytecode, Program
 from bpfsvc.datapath.loader.source import CSource
 from tests.fuzz.conftest import MakePlayer
 from tests.fuzz.controlled import instruction
 from tests.fuzz.controlled_node import MarkedSource, marked_source
-from tests.fuzz.events import Packet, Write
+from tests.fuzz.events import Packet, Upgrade, Write
 from tests.fuzz.player import Player
 from tests.fuzz.report import as_test
 from tests.fuzz.run import Failure, failure_of, first_failure
 
 _CALL, _SET = 0x85, 0xB7
-_SKB_STORE_BYTES, _L4_CSUM_REPLACE, _MAP_DELETE = 9, 11, 3
+_SKB_STORE_BYTES, _L4_CSUM_REPLACE, _MAP_DELETE, _FIB_LOOKUP = 9, 11, 3, 69
 """Numbers of helpers (``linux/bpf.h``)."""
 
 
@@ -59,6 +60,7 @@ FAULTS = {
     "a checksum that is not changed": (_L4_CSUM_REPLACE, ("egress",), "checksum"),
     "a packet that is not changed": (_SKB_STORE_BYTES, ("ingress",), "packet of"),
     "a connection that is not removed": (_MAP_DELETE, ("gc",), "was not removed"),
+    "a packet of XDP to no neighbour": (_FIB_LOOKUP, ("xdp",), "hardware addresses"),
 }
 
 
@@ -70,7 +72,7 @@ def test_a_fault_of_an_instruction_is_found_and_minimised(
     player = make_player(without_call(helper, *programs))
     failure = found(player)
     assert text in failure.text
-    assert len(failure.events) <= 4
+    assert len(failure.events) <= 5
     assert failure_of(player, failure.seed, failure.events) == failure.text
 
 
@@ -96,6 +98,18 @@ def test_a_closed_connection_that_has_lost_its_pair_around_the_wire_is_found(
     failure = found(player, histories=200)
     assert "is dropped at egress" in failure.text
     assert failure_of(player, failure.seed, failure.events) == failure.text
+
+
+def test_an_older_build_that_settles_in_an_upgrade_is_found(
+    make_player: MakePlayer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The fault of b83c1940, once more: both builds read one map of settings."""
+    monkeypatch.setattr(loader, "OWN_MAPS", ("layout", "steps"))
+    player = make_player()
+    failure = found(player)
+    assert "dropped" in failure.text
+    assert Upgrade in map(type, failure.events)
+    assert len(failure.events) <= 5
 
 
 class WrongBackend(Player):
