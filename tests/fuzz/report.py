@@ -17,9 +17,9 @@ _TOTAL = re.compile(
 )
 _LEFT_OUT = """\
 Left out: sockets, weights, clients on the node, fragments with other extension headers or of SCTP,
-full tables, several CPUs at the same moment. The middle of a connection to a port of a cluster IP
-that is no frontend may pass. Programs ask the kernel for real routes; the rest of what it does
-between the hooks (netfilter) is not part of it: the model says what is established there."""
+full tables, several CPUs at the same moment; during an upgrade, connections from a port that was
+used before, and those of netfilter. The middle of a connection to a port of a cluster IP that is no
+frontend may pass. Netfilter is not part of it: the model says what is established there."""
 
 
 def as_test(failure: Failure) -> str:
