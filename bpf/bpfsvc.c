@@ -8,7 +8,7 @@
  * path/step/x.h. They find the packet in struct packet (path/packet.h): `headers` are its fields up
  * to `tcp_acknowledged`. "hooks" are ingress, egress, ingress_l3 and egress_l3, which write these,
  * `after` and `forward`. REPLACED are the hooks of the build that is being replaced
- * (settings.settling).
+ * (settings.takeover).
  *
  *	step		jumped to by			reads			writes
  *
@@ -130,7 +130,7 @@ static inline int handle(struct __sk_buff *skb, const struct settings *settings,
 	case KIND_UNUSUAL:
 		return tail_call_unparsed(skb, packet);
 	case KIND_HALF:
-		if (settings->settling)
+		if (settings->takeover)
 			tail_call_replaced(skb, packet);
 		COUNT(dropped__unknown_connection);
 		return TC_ACT_SHOT;
@@ -153,7 +153,7 @@ static inline int walk(struct __sk_buff *skb, __u32 l2, __u8 hook)
 	packet = packet_get();
 	if (!packet)
 		return TC_ACT_UNSPEC;
-	if (settings->settling == SETTLING_ATTACHING) {
+	if (settings->takeover == TAKEOVER_ATTACHING) {
 		packet->flow.hook = hook;
 		packet->l3 = l2;
 		tail_call_replaced(skb, packet);

@@ -19,13 +19,13 @@ enum socket_lb {
 };
 
 /*
- * Connections of an older build, whose map has another layout, are copied. That build has settings
- * of its own, and does not settle.
+ * This build takes over from an older one, whose connections have another layout and are copied.
+ * That build has settings of its own. If its programs cannot be called, these serve at once.
  */
-enum settling {
-	SETTLED,
-	SETTLING_ATTACHING, /* its programs handle all packets: they are still at some interfaces */
-	SETTLING_ATTACHED,  /* they handle those without an entry here: a few are not copied yet */
+enum takeover {
+	TAKEOVER_NONE,
+	TAKEOVER_ATTACHING, /* its programs handle all packets: they are still at some interfaces */
+	TAKEOVER_ATTACHED,  /* they handle those without an entry here: a few are not copied yet */
 };
 
 /* As an interval between ICMP errors: neither this nor the limit for all addresses applies. */
@@ -48,7 +48,7 @@ struct settings {
 	__u32 sctp_seconds;
 	__u32 half_open_seconds; /* connections that are not established */
 	__u32 detect_interfaces; /* clients are pods if they come by an interface with `pods` */
-	__u32 settling;		 /* of enum settling */
+	__u32 takeover;		 /* of enum takeover */
 	__u32 socket_lb;	 /* of enum socket_lb */
 	__u32 fast_path;	 /* connections between pods may skip the stack as a whole */
 	__u32 established;	 /* or in their middle, once netfilter has them established */

@@ -61,7 +61,7 @@ static inline int tail_call(struct __sk_buff *skb, __u32 number)
 }
 
 /*
- * Have the build that is being replaced handle a packet (settings.settling). This returns if there
+ * Have the build that is being replaced handle a packet (settings.takeover). This returns if there
  * is none.
  */
 static inline void tail_call_replaced(struct __sk_buff *skb, const struct packet *packet)
@@ -77,7 +77,7 @@ static inline void tail_call_replaced(struct __sk_buff *skb, const struct packet
 static inline int incomplete_verdict(struct __sk_buff *skb, const struct settings *settings,
 				     const struct packet *packet)
 {
-	if (settings->settling)
+	if (settings->takeover)
 		tail_call_replaced(skb, packet);
 	return TC_ACT_SHOT;
 }

@@ -32,11 +32,18 @@ class Phase(IntEnum):
     """The new ones serve at some interfaces, and call the old ones."""
     ATTACHED = 3
     """They serve at all interfaces, and call the old ones with what may not be copied yet."""
-    SETTLED = 4
+    TAKEN_OVER = 4
     """They serve alone; the connections of the old ones are copied for the last time next."""
 
 
-_SETTLING = {Phase.ATTACHING: "SETTLING_ATTACHING", Phase.ATTACHED: "SETTLING_ATTACHED"}
+_TAKEOVERS = {Phase.ATTACHING: "TAKEOVER_ATTACHING", Phase.ATTACHED: "TAKEOVER_ATTACHED"}
+
+
+class _Replacement(Installation):
+    """Both builds are used again: their pins stay where they are."""
+
+    def _promote(self) -> None:
+        return
 
 
 class Upgrades:
@@ -70,7 +77,7 @@ class Upgrades:
         with patch.object(installation, "time", clock):
             if self.phase == Phase.NOTHING:
                 migrate(old, new)
-                self._made = Installation(self._node.root, new, old, fresh=True, copied_at=now)
+                self._made = _Replacement(self._node.root, new, old, fresh=True, copied_at=now)
             elif self.phase == Phase.COPIED:
                 self._made.catch_up()
                 self._made.call_replaced()
@@ -86,7 +93,7 @@ class Upgrades:
                 self._node.use(new)
                 self._active = 1 - self._active
         self.phase = Phase((self.phase + 1) % len(Phase))
-        _write_settling(new, _SETTLING.get(self.phase, "SETTLED"))
+        _write_takeover(new, _TAKEOVERS.get(self.phase, "TAKEOVER_NONE"))
 
     def _attach(self, random: Random) -> None:
         interfaces = self._network.interfaces
@@ -101,7 +108,7 @@ def _forget(pinned: Pinned) -> None:
         table.delete_many([key for key, _ in table.items()])
 
 
-def _write_settling(pinned: Pinned, name: str) -> None:
+def _write_takeover(pinned: Pinned, name: str) -> None:
     settings, record = pinned.map("settings"), pinned.layout.maps["settings"].value
     values = record.unpack(settings.lookup(bytes(4)) or b"")
-    settings.update(bytes(4), record.pack({**values, "settling": pinned.layout.constant(name)}))
+    settings.update(bytes(4), record.pack({**values, "takeover": pinned.layout.constant(name)}))

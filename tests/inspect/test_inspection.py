@@ -57,7 +57,7 @@ def test_settings_are_shown_as_the_options_that_set_them() -> None:
         ("socket_lb", 2, "all"),
         ("socket_lb", 9, 9),
         ("fast_path", 1, True),
-        ("settling", 0, False),
+        ("takeover", 0, False),
         ("icmp_interval_v4", 0xFFFFFFFF, "unlimited"),
         ("icmp_interval_v4", 1000, 1000),
     ],

@@ -114,7 +114,7 @@ def test_a_build_that_is_replaced_gets_what_has_no_link_header_by_its_own_progra
     """By no other program: then the packet waits, as one of a connection that is not copied yet."""
     peers = TCP_PEERS[1]
     peers.served(node)
-    node.settings(settling=node.pinned.layout.constant("SETTLING_ATTACHED"))
+    node.settings(takeover=node.pinned.layout.constant("TAKEOVER_ATTACHED"))
     middle = tcp(SENDER, peers.backend, "A")
     with replaced_programs(node, replaced):
         verdict, after = run_without_link(node, middle)

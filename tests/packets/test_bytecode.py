@@ -118,7 +118,7 @@ def test_an_upgrade_from_a_file_takes_over_connections_and_shares_other_maps(
         seen = connect_all(node)
         before = node.pinned
         node.load(SOURCE)
-        assert node.installation.settling
+        assert node.installation.copies_connections
         assert (node.count("connections"), before.layout.digest) == (
             4 * len(ALL_PEERS),
             OLDER.digest,

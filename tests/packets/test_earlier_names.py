@@ -77,7 +77,7 @@ def test_upgrade_and_downgrade_work_with_the_names_of_earlier_releases(
 
     before = node.pinned
     node.load(load(SIZES))
-    assert not node.installation.settling
+    assert not node.installation.copies_connections
     assert map_id(node.pinned, "connections") == map_id(before, "connections")
     assert all(works(node, peers, seen[peers]) for peers in ALL_PEERS)
     node.installation.complete()

@@ -258,7 +258,7 @@ def test_while_connections_of_an_older_build_are_copied_nothing_is_fast(
     """Egress drops packets of connections not yet copied, so no packet may bypass it."""
     client, vip, backend = fast_peers.client, fast_peers.vip, fast_peers.backend
     open_far(testbed, fast_peers)
-    testbed.node.settings(fast_path=1, settling=1)
+    testbed.node.settings(fast_path=1, takeover=1)
     assert same(
         testbed.to_stack("pod0", fast_peers.data(client, vip)), fast_peers.data(client, backend)
     )

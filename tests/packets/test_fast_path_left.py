@@ -154,7 +154,7 @@ def test_while_connections_of_an_older_build_are_copied_no_datagram_is_fast_with
         ("pod0", udp_peers.data(udp_peers.client, udp_peers.backend)),
         ("eth0", udp_peers.data(udp_peers.backend, udp_peers.client)),
     ]
-    udp_testbed.node.settings(fast_path=1, settling=1)
+    udp_testbed.node.settings(fast_path=1, takeover=1)
     before = fast_packets(udp_testbed)
     for name, packet in packets:
         assert same(udp_testbed.to_stack(name, packet), packet)
@@ -169,7 +169,7 @@ def test_while_connections_of_an_older_build_are_copied_one_between_pods_begins_
 ) -> None:
     """It is none from outside either, which would be fast."""
     client, vip, backend = fast_peers.served(testbed.node)
-    testbed.node.settings(fast_path=1, fast_outside=1, settling=1)
+    testbed.node.settings(fast_path=1, fast_outside=1, takeover=1)
     routed = testbed.to_stack("pod0", fast_peers.opening(client, vip))
     assert same(routed, fast_peers.opening(client, backend))
     testbed.node.settings(fast_path=1, fast_outside=1)

@@ -160,7 +160,7 @@ SPARED: dict[str, Callable[[FastPathTestbed], None]] = {
         fast_path=0, established=1, fast_outside=1
     ),
     "an older build is copied": lambda bed: bed.node.settings(
-        fast_path=0, fast_outside=1, settling=1
+        fast_path=0, fast_outside=1, takeover=1
     ),
 }
 LEVELS: dict[str, Callable[[FastPathTestbed], None]] = {"all is fast": lambda _: None, **SPARED}

@@ -264,7 +264,7 @@ def test_a_pod_with_the_address_of_an_older_one_answers_by_the_fast_path(
 
 @pytest.mark.parametrize(
     "settings",
-    [{"fast_outside": 1}, {"fast_outside": 1, "settling": 1}, {"fast_path_second": 1}],
+    [{"fast_outside": 1}, {"fast_outside": 1, "takeover": 1}, {"fast_path_second": 1}],
     ids=["new ones take the stack", "an older build is copied", "no agent watches for rules"],
 )
 def test_what_is_fast_stays_so(

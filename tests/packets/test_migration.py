@@ -9,7 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from bpfsvc.datapath.loader.installation import converter, migrate
+from bpfsvc.datapath.loader.connection_copies import copy_connections
+from bpfsvc.datapath.loader.installation import migrate
+from bpfsvc.datapath.loader.map_copies import converter
 from bpfsvc.datapath.loader.source import load
 from bpfsvc.datapath.maps.layout import Layout, Record
 from bpfsvc.datapath.maps.pins import Pinned
@@ -49,7 +51,7 @@ def test_connections_of_another_layout_are_copied_and_all_other_maps_are_shared(
     }
 
     node.load(build(tmp_path / "bpf", FIELD))
-    assert node.installation.settling
+    assert node.installation.copies_connections
     for name, entries in old.items():
         assert states(node.pinned, name) == {
             key: {**entry, "mark": 0, "acknowledged": 0, "window": 0}
@@ -99,7 +101,7 @@ def test_the_build_that_is_replaced_has_connections_until_the_new_one_is_attache
     new = node.pinned
     node.installation.call_replaced()
 
-    node.settings(settling=new.layout.constant("SETTLING_ATTACHING"))
+    node.settings(takeover=new.layout.constant("TAKEOVER_ATTACHING"))
     seen = {
         peers: peers.connect(node, peers.external, peers.vip, peers.backend) for peers in ALL_PEERS
     }
@@ -107,7 +109,7 @@ def test_the_build_that_is_replaced_has_connections_until_the_new_one_is_attache
         0,
         4 * len(ALL_PEERS),
     )
-    node.settings(settling=new.layout.constant("SETTLING_ATTACHED"))
+    node.settings(takeover=new.layout.constant("TAKEOVER_ATTACHED"))
     assert all(works(node, peers, seen[peers]) for peers in ALL_PEERS if peers in TCP_PEERS)
     for peers in ALL_PEERS:
         answer = node.forward(peers.data(peers.backend, seen[peers]))
@@ -143,7 +145,7 @@ def test_the_build_that_is_replaced_has_what_is_copied_by_half(
     ]
     assert len(missing) == 2 * len(UDP_PEERS)
     node.pinned.map("connections").delete_many(missing)
-    node.settings(settling=node.pinned.layout.constant("SETTLING_ATTACHED"))
+    node.settings(takeover=node.pinned.layout.constant("TAKEOVER_ATTACHED"))
     copied, evicted = node.count("connections"), node.counter("dropped__evicted")
     for peers in UDP_PEERS:
         answer = node.forward(peers.data(peers.backend, seen[peers]))
@@ -319,7 +321,7 @@ def test_connections_in_a_map_shared_with_a_build_with_another_filter_are_still_
     node = start(build(tmp_path / "bpf", FILTER))
     old = node.pinned
     node.load(load(SIZES))
-    assert not node.installation.settling
+    assert not node.installation.copies_connections
     assert filter_bytes(node) == {1}
     new, node.pinned = node.pinned, old
     seen = connect_all(node)
@@ -360,7 +362,7 @@ def test_connections_of_a_build_without_any_filter_are_still_found(
         node.half_open(1 << 20)
         tcp_peers.begin(node, tcp_peers.client, tcp_peers.vip, tcp_peers.backend)
     assert node.count(filled) == 2
-    migrate(old, node.pinned, only=("connections", "new_connections"))
+    copy_connections(old, node.pinned, both=True)
     old.close()
     assert filter_bytes(node) == {1}
 

@@ -18,7 +18,7 @@ def test_an_entry_without_a_partner_is_removed_but_not_while_entries_are_copied(
     packet, _ = tcp_peers.proof(client, vip, backend, seen)
     connections = node.pinned.map("connections")
     connections.delete(node.flow("egress", tcp_peers.data(backend, client)))
-    node.settings(settling=node.pinned.layout.constant("SETTLING_ATTACHED"))
+    node.settings(takeover=node.pinned.layout.constant("TAKEOVER_ATTACHED"))
     for _ in range(2):
         assert node.drops("ingress", packet)
     assert node.count("connections") == 1
@@ -53,7 +53,7 @@ def test_the_end_of_a_connection_is_noted_while_the_other_entry_is_not_copied_ye
     peers = tcp_peers
     client, vip, backend, seen = peers.connected(node)
     node.forward(tcp(client, vip, "FA"))
-    node.settings(settling=node.pinned.layout.constant("SETTLING_ATTACHED"))
+    node.settings(takeover=node.pinned.layout.constant("TAKEOVER_ATTACHED"))
     connections = node.pinned.map("connections")
     record = node.pinned.layout.maps["connections"].value
     connections.delete(node.flow("ingress", tcp(client, vip)))

@@ -222,9 +222,9 @@ def test_a_packet_whose_masquerade_is_lost_between_the_hooks_does_not_leave(
     assert node.counter("dropped__unknown_connection") == 1
 
 
-@pytest.mark.parametrize("settling", [False, True], ids=["alone", "beside another build"])
+@pytest.mark.parametrize("takeover", [False, True], ids=["alone", "beside another build"])
 def test_a_packet_that_is_half_translated_belongs_to_the_build_that_is_replaced(
-    stacked: Stacked, settling: bool
+    stacked: Stacked, takeover: bool
 ) -> None:
     """Its entry may not be copied yet. That build's program stands for any: the packet passes."""
     node, peers = stacked.node, TCP_PEERS[0]
@@ -240,13 +240,13 @@ def test_a_packet_that_is_half_translated_belongs_to_the_build_that_is_replaced(
     last = peers.data(peers.with_port(peers.external, 41000), peers.other_backend)
     sent = [peers.data(peers.external, peers.vip), last]
     with replaced_programs(node):
-        node.settings(settling=node.pinned.layout.constant("SETTLING_ATTACHED") * settling)
+        node.settings(takeover=node.pinned.layout.constant("TAKEOVER_ATTACHED") * takeover)
         frames = [stacked.frame(stacked.eth0, packet) for packet in sent]
-        left = stacked.leave(frames, like, lost=not settling)
+        left = stacked.leave(frames, like, lost=not takeover)
         node.settings()
     wanted = peers.data(peers.external, peers.other_backend)
-    assert any(forwarded(packet, wanted) for packet in left) == settling
-    assert node.counter("dropped__unknown_connection") == (not settling)
+    assert any(forwarded(packet, wanted) for packet in left) == takeover
+    assert node.counter("dropped__unknown_connection") == (not takeover)
 
 
 @pytest.mark.parametrize("peers", DATAGRAMS, ids=str)

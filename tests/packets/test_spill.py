@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from bpfsvc.datapath.loader.installation import converter
+from bpfsvc.datapath.loader.map_copies import converter
 from bpfsvc.datapath.maps.backend_outcomes import QuarantinedMap
 from bpfsvc.datapath.maps.layout import Record, Value
 from bpfsvc.services.entries import CLIENTS

@@ -7,18 +7,23 @@ the old build. (``tests/fuzz/upgrades.py`` does the same in random histories.)
 from __future__ import annotations
 
 import itertools
+import os
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from scapy.layers.l2 import Ether
 from scapy.packet import Packet
 
+from bpfsvc.agent.node.node_maps import begin_nothing_fast
+from bpfsvc.datapath import syscall
 from bpfsvc.datapath.loader.source import load
 from bpfsvc.datapath.maps.pins import Pinned
 from tests.packets.builds import FIELD, Start, build, states
 from tests.packets.node import SIZES, UNSPEC, Node
-from tests.packets.packet import same
+from tests.packets.packet import frame, same
 from tests.packets.peers import ALL_PEERS, TCP_PEERS, UDP_PEERS, Peers
 
 pytestmark = pytest.mark.slow
@@ -31,27 +36,27 @@ class Takeover:
     """A node with an old and a new build, and clients of a Service of each kind of peers."""
 
     def __init__(self, node: Node, newer: Callable[[], None]) -> None:
-        self.node, self._newer = node, newer
+        self.node, self.newer = node, newer
         self.old = self.new = node.pinned
         for peers in ALL_PEERS:
             peers.service(node, [peers.backend], str(peers))
 
     def load(self) -> None:
-        """Load the new build, which copies what there is."""
-        self._newer()
+        """Load the new build, which copies what there is; its programs call the old ones."""
+        self.newer()
         self.new = self.node.pinned
         self.node.installation.call_replaced()
-        self.settle("SETTLING_ATTACHING")
+        self.settle("TAKEOVER_ATTACHING")
 
     def settle(self, phase: str) -> None:
         """Tell the new programs how far it is."""
         with self.at(self.new):
-            self.node.settings(settling=self.new.layout.constant(phase))
+            self.node.settings(takeover=self.new.layout.constant(phase))
 
     def take_over(self) -> None:
         """Have the new programs serve."""
         self.node.installation.take_over()
-        self.settle("SETTLING_ATTACHED")
+        self.settle("TAKEOVER_ATTACHED")
 
     @contextmanager
     def at(self, pinned: Pinned) -> Iterator[None]:
@@ -84,8 +89,8 @@ class Takeover:
         return all(self.passes(packet, packet, ingress, egress) for packet in packets)
 
     def states(self, pinned: Pinned) -> dict[str, dict[bytes, dict[str, int | bytes]]]:
-        """Return the entries of a build, without what is not copied."""
-        left_out = ("mark", "acknowledged", "window")
+        """Return the entries of a build, without what is not copied or not kept up to date."""
+        left_out = ("mark", "acknowledged", "window", "tick")
         return {
             name: {
                 key: {field: value for field, value in entry.items() if field not in left_out}
@@ -98,7 +103,8 @@ class Takeover:
 @pytest.fixture
 def takeover(start: Start, tmp_path: Path) -> Takeover:
     node = start(load(SIZES))
-    return Takeover(node, lambda: node.load(build(tmp_path / "bpf", FIELD)))
+    newer = build(tmp_path / "bpf", FIELD)
+    return Takeover(node, lambda: node.load(newer))
 
 
 def test_connections_work_by_each_mixture_of_both_builds(takeover: Takeover) -> None:
@@ -176,3 +182,65 @@ def test_what_the_new_programs_establish_or_remove_is_not_copied_again(
     assert not before["new_connections"]
     node.installation.catch_up()
     assert takeover.states(takeover.new) == before
+
+
+def test_what_the_old_programs_establish_at_last_is_established(takeover: Takeover) -> None:
+    """After the tables were copied, and before the new programs serve."""
+    node = takeover.node
+    node.half_open(1 << 20)
+    for peers in ALL_PEERS:
+        peers.begin(node, peers.client, peers.vip, peers.backend)
+    takeover.load()
+    node.installation.take_over()
+    with takeover.at(takeover.old):
+        for peers in ALL_PEERS:
+            comes, goes = peers.proof(peers.client, peers.vip, peers.backend, peers.client)
+            assert same(node.forward(comes), goes)
+    node.installation.catch_up()
+    assert not states(takeover.new, "new_connections")
+    assert takeover.states(takeover.new) == takeover.states(takeover.old)
+
+
+def test_the_old_build_begins_nothing_on_the_fast_path(takeover: Takeover) -> None:
+    takeover.load()
+    before = settings_of(takeover.new)
+    begin_nothing_fast(takeover.old)
+    assert settings_of(takeover.new) == before
+    long_ago = int(settings_of(takeover.old)["fast_path_second"])
+    assert int(time.monotonic()) - long_ago & 0xFFFFFFFF > 1 << 16
+
+
+def settings_of(pinned: Pinned) -> dict[str, int | bytes]:
+    record = pinned.layout.maps["settings"].value
+    return record.unpack(pinned.map("settings").lookup(bytes(4)) or b"")
+
+
+def test_programs_of_an_agent_that_ended_meanwhile_go_on(takeover: Takeover) -> None:
+    """Until those of the next agent are attached, whose build is made in the same place."""
+    node, peers = takeover.node, TCP_PEERS[0]
+    takeover.load()
+    peers.connect(node, peers.client, peers.vip, peers.backend)
+    program = syscall.get(node.root.next / "programs" / "ingress")
+    takeover.new.close()
+    takeover.newer()
+    packet = frame(peers.data(peers.client, peers.vip))
+    for _ in range(20):  # the kernel empties an array of programs within a second
+        time.sleep(0.1)
+        verdict, left = syscall.program_test_run(program, packet)
+        assert verdict == UNSPEC
+        assert same(Ether(left).payload, peers.data(peers.client, peers.backend))
+    os.close(program)
+    node.installation.complete()
+    assert sorted(path.name for path in node.root.path.iterdir()) == ["current"]
+
+
+def test_the_new_build_is_in_force_when_it_serves(takeover: Takeover) -> None:
+    """Another agent that comes then must not copy from the old build once more."""
+    root, digest = takeover.node.root, takeover.old.layout.digest
+    takeover.load()
+    assert Pinned(root.current).layout.digest == digest
+    takeover.take_over()
+    assert Pinned(root.current).layout.digest == takeover.new.layout.digest != digest
+    assert Pinned(root.old).layout.digest == digest
+    takeover.node.installation.complete()
+    assert not root.old.exists()

@@ -105,8 +105,8 @@ def test_packets_to_loopback_addresses_from_outside_are_never_translated(
     if peers.family == 4:
         peers.service(node, [peers.backend], "exact", frontends=[peers.with_port(loopback, 30080)])
     packet = peers.opening(peers.external, peers.with_port(loopback, 30080))
-    for settling in (0, 1):
-        node.settings(settling=settling)
+    for takeover in (0, 1):
+        node.settings(takeover=takeover)
         assert same(node.forward(packet), packet)
 
 

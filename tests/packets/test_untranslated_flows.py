@@ -107,7 +107,7 @@ def test_what_comes_while_connections_are_copied_is_not_noted(node: Node, tcp_pe
     connections = node.pinned.map("connections")
     copied = list(connections.items())
     connections.delete_many([key for key, _ in copied])
-    node.settings(settling=1)
+    node.settings(takeover=1)
     opening = tcp(client, backend)
     assert same(node.ingress(opening), opening)
     connections.update_many(copied)

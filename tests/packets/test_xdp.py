@@ -252,7 +252,7 @@ def test_a_direct_packet_like_a_masqueraded_one_is_passed(xdp_uplink: Uplink, pe
 
 def test_while_connections_are_copied_xdp_sends_nothing(xdp_uplink: Uplink, peers: Peers) -> None:
     connected(xdp_uplink, peers)
-    xdp_uplink.node.settings(settling=1)
+    xdp_uplink.node.settings(takeover=1)
     assert xdp_uplink.passes(peers.data(peers.external, peers.vip))
 
 

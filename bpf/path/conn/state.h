@@ -286,7 +286,7 @@ static inline void connection_forget_half(struct flow *flow, struct connection *
 {
 	struct settings *settings = settings_get();
 
-	if (settings && settings->settling)
+	if (settings && settings->takeover)
 		return;
 	COUNT(dropped__evicted);
 	if (connection->held)

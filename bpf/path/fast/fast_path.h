@@ -58,7 +58,7 @@ static inline struct connection *fast_path_reply(struct __sk_buff *skb,
 
 	if (!(settings->fast_path || settings->established || settings->fast_outside))
 		return NULL;
-	if (!settings->settling && !port_filter_of(flow, HOOK_EGRESS))
+	if (!settings->takeover && !port_filter_of(flow, HOOK_EGRESS))
 		return NULL;
 	flow->hook = HOOK_EGRESS;
 	leaving = connection_find(flow);
@@ -67,7 +67,7 @@ static inline struct connection *fast_path_reply(struct __sk_buff *skb,
 		return NULL;
 	if (leaving->outside)
 		return settings->fast_outside ? leaving : NULL;
-	if (settings->settling)
+	if (settings->takeover)
 		return NULL;
 	return settings->established || comes_by(skb, leaving->shortcut) ? leaving : NULL;
 }
@@ -78,7 +78,7 @@ static inline struct connection *fast_path_reply(struct __sk_buff *skb,
  */
 static inline bool between_pods(const struct settings *settings, const struct flow *flow, bool v4)
 {
-	return (settings->fast_path || settings->established) && !settings->settling &&
+	return (settings->fast_path || settings->established) && !settings->takeover &&
 	       ends_in_pod_range(settings, flow, v4);
 }
 
@@ -120,7 +120,7 @@ static inline enum forwarding forwarding_of(struct __sk_buff *skb, const struct 
 
 	if (connection->outside)
 		return settings->fast_outside ? via | BY_FAST_PATH_OUTSIDE : BY_STACK;
-	if (settings->settling)
+	if (settings->takeover)
 		return BY_STACK;
 	if (settings->established)
 		return !packet->fragment &&

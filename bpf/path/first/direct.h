@@ -36,7 +36,7 @@ static inline bool untranslated_possible(const struct settings *settings, struct
 	struct flow flow = packet->flow;
 
 	flow.hook = 0;
-	return flow.protocol == PROTO_TCP && !packet->fragment && !settings->settling &&
+	return flow.protocol == PROTO_TCP && !packet->fragment && !settings->takeover &&
 	       is_masquerade_port(settings, flow.source_port) &&
 	       from_outside(settings, packet, &packet->flow) &&
 	       endpoint_known(&flow.destination, flow.destination_port, PROTO_TCP) &&

@@ -33,7 +33,7 @@ static inline bool passes_at_once(struct __sk_buff *skb, const struct settings *
 	if (skb->protocol != bpf_htons(ETHERTYPE_IPV4) || skb->tc_index ||
 	    (void *)(frame + 1) > (void *)(long)skb->data_end)
 		return false;
-	if (settings->settling ||
+	if (settings->takeover ||
 	    (hook == HOOK_INGRESS && (settings->fast_path || settings->fast_outside)))
 		return false;
 	flags = frame->tcp.flags;

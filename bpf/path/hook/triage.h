@@ -186,7 +186,7 @@ static inline enum kind triage_by_headers(struct __sk_buff *skb, __u32 l2, __u8 
 		if (ip.protocol == PROTO_TCP &&
 		    !read_bytes(skb, l4 + TCP_PROGRESS_OFFSET, &tcp, sizeof(tcp)))
 			return KIND_OTHER;
-		if (!settings->settling)
+		if (!settings->takeover)
 			kind = triage_by_ports(skb, settings, packet, ip.protocol, &ports, &tcp);
 		if (kind != KIND_UNDECIDED)
 			return kind;
@@ -207,7 +207,7 @@ static inline bool may_be_first(const struct __sk_buff *skb, const struct settin
 	if (packet->reuse)
 		return true;
 	/* An answer that has an entry at egress is not for the build that is being replaced. */
-	if (settings->settling)
+	if (settings->takeover)
 		return packet->flow.protocol != PROTO_TCP || !packet->passes_egress;
 	if (hook == HOOK_EGRESS)
 		return unknown_marked(skb) ||
@@ -228,7 +228,7 @@ static inline struct connection *connection_of(const struct settings *settings,
 {
 	struct connection *connection = NULL;
 
-	if (settings->settling || port_filter_of(&packet->flow, hook))
+	if (settings->takeover || port_filter_of(&packet->flow, hook))
 		connection = connection_find(&packet->flow);
 	if (!connection || !tcp_opens(packet->tcp_flags) || !connection_closed(connection))
 		return connection;

@@ -37,11 +37,11 @@
 
 /*
  * True if the packet belongs to the build that is being replaced, whatever its addresses are
- * (settings.settling): it may be of a connection that is not copied yet.
+ * (settings.takeover): it may be of a connection that is not copied yet.
  */
 static inline bool is_for_replaced(const struct settings *settings, const struct packet *packet)
 {
-	return settings->settling &&
+	return settings->takeover &&
 	       (packet->flow.hook == HOOK_EGRESS ||
 		(packet->flow.protocol == PROTO_TCP && !tcp_opens(packet->tcp_flags)));
 }
@@ -55,7 +55,7 @@ static inline bool conn_new_hold_back(const struct settings *settings, struct pa
 {
 	struct frontend_key key = {};
 
-	if (!settings->settling || packet->flow.protocol != PROTO_TCP)
+	if (!settings->takeover || packet->flow.protocol != PROTO_TCP)
 		return false;
 	if (endpoint_known(&packet->flow.source, packet->flow.source_port, PROTO_TCP) ||
 	    endpoint_known(&packet->flow.destination, packet->flow.destination_port, PROTO_TCP))
@@ -75,7 +75,7 @@ static inline int conn_new_verdict(struct __sk_buff *skb, const struct settings 
 
 	if (packet->echo)
 		return echo_verdict(skb, packet);
-	if (packet->flow.hook == HOOK_EGRESS && !settings->settling && !unknown_marked(skb))
+	if (packet->flow.hook == HOOK_EGRESS && !settings->takeover && !unknown_marked(skb))
 		return opened_here(skb, packet->tcp_flags) ?
 			       local_opening_verdict(settings, packet) :
 			       VERDICT_NONE;
@@ -159,7 +159,7 @@ static inline enum step conn_new_clear(struct packet *packet)
  */
 static inline bool begins_untranslated(const struct settings *settings, const struct packet *packet)
 {
-	return !settings->fast_path && !settings->settling && packet->flow.hook == HOOK_INGRESS &&
+	return !settings->fast_path && !settings->takeover && packet->flow.hook == HOOK_INGRESS &&
 	       !packet->passes_egress && tcp_opens(packet->tcp_flags) &&
 	       ends_in_pod_range(settings, &packet->flow, packet->v4);
 }
@@ -210,7 +210,7 @@ static inline int first_packet(struct __sk_buff *skb, const struct settings *set
 	else
 		verdict = conn_new_verdict(skb, settings, packet);
 	/* It may be an answer of UDP or SCTP. */
-	if (verdict == VERDICT_NONE && settings->settling)
+	if (verdict == VERDICT_NONE && settings->takeover)
 		tail_call_replaced(skb, packet);
 	if (verdict == VERDICT_NONE && packet->flow.hook == HOOK_EGRESS && !packet->echo &&
 	    !packet->reuse && netfilter_port_collides(skb, settings, packet))

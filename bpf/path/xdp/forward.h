@@ -195,7 +195,7 @@ static inline int xdp_forward(struct xdp_md *context, struct xdp_packet *packet)
 
 	settings = settings_get();
 	uplink = uplinks.lookup(&came_by);
-	if (!settings || settings->settling || !uplink || !xdp_is_ours(data, end, packet, uplink) ||
+	if (!settings || settings->takeover || !uplink || !xdp_is_ours(data, end, packet, uplink) ||
 	    xdp_renew_both(&entries, now))
 		return XDP_PASS;
 	if (!xdp_route(context, packet, &routed, uplink, &route, entries.first, now) ||

@@ -36,7 +36,7 @@ from bpfsvc.services.rules.nodeport_addresses import (
     resolve,
 )
 
-Settling = Literal["SETTLED", "SETTLING_ATTACHING", "SETTLING_ATTACHED"]
+Takeover = Literal["TAKEOVER_NONE", "TAKEOVER_ATTACHING", "TAKEOVER_ATTACHED"]
 """As in ``bpf/maps/settings.h``."""
 
 _NO_ADDRESS = bytes(16)
@@ -74,7 +74,7 @@ class NodeMaps:
         self._reserved = ""
         self._written = False
         self._renewed = 0.0
-        self._settling: Settling = "SETTLED"
+        self._takeover: Takeover = "TAKEOVER_NONE"
         self._node = Node(config.node_name)
         self._nodeports = self._resolve_nodeports()
 
@@ -102,15 +102,15 @@ class NodeMaps:
 
     # -- settings --
 
-    def write_settings(self, settling: Settling = "SETTLED") -> None:
+    def write_settings(self, takeover: Takeover = "TAKEOVER_NONE") -> None:
         """Write the settings, and reserve the masquerade ports.
 
-        ``settling``: how far a build of another layout of connections is replaced.
+        ``takeover``: how far a build of another layout of connections is replaced.
         """
         ours = sysctl.parse_ports(_text(self._settings_in_force()["reserved_ports"]))
         reserved = sysctl.reserve_ports(self._config.masquerade_ports, ours)
         self._reserved = sysctl.format_ports(reserved)
-        self._settling = settling
+        self._takeover = takeover
         self._write_settings()
 
     def set_fast_path(self, level: FastPathLevel) -> None:
@@ -137,9 +137,7 @@ class NodeMaps:
 
         Connections that are on the fast path stay there.
         """
-        values = self._settings_in_force()
-        values["fast_path_second"] = int(time.monotonic()) - _LONG_AGO & 0xFFFFFFFF
-        self._settings.update(_ONLY_KEY, self._settings_record.pack(values))
+        begin_nothing_fast(self._pinned)
 
     def rewrite_settings(self) -> None:
         """Write changes of the settings, if these were written before."""
@@ -182,7 +180,7 @@ class NodeMaps:
             "udp_seconds": keep.udp,
             "sctp_seconds": keep.sctp,
             "reserved_ports": self._reserved.encode(),
-            "settling": constant(self._settling),
+            "takeover": constant(self._takeover),
             "socket_lb": constant(f"SOCKET_LB_{self._config.socket_lb.upper()}"),
             "fast_path": self._fast_path == FAST,
             "established": self._fast_path == ESTABLISHED,
@@ -280,3 +278,12 @@ def _icmp_limits(unlimited: int) -> dict[str, Value]:
 
 def _text(field: Value) -> str:
     return field.rstrip(b"\0").decode() if isinstance(field, bytes) else ""
+
+
+def begin_nothing_fast(pinned: Pinned) -> None:
+    """Have the programs of a build, of any version, send new connections through the stack."""
+    settings, record = pinned.map("settings"), pinned.layout.maps["settings"].value
+    values = record.unpack(settings.lookup(_ONLY_KEY) or bytes(record.size))
+    if "fast_path_second" in values:
+        values["fast_path_second"] = int(time.monotonic()) - _LONG_AGO & 0xFFFFFFFF
+        settings.update(_ONLY_KEY, record.pack(values))

@@ -6,13 +6,12 @@ anything. Addresses are written first: a program must find them when its first p
 
 from __future__ import annotations
 
-import contextlib
 import logging
 
 from bpfsvc.agent.flows.masqueraded_flows import MasqueradedFlows
 from bpfsvc.agent.node.all_attachments import AllAttachments
 from bpfsvc.agent.node.fast_path import FastPath
-from bpfsvc.agent.node.node_maps import NodeMaps
+from bpfsvc.agent.node.node_maps import NodeMaps, begin_nothing_fast
 from bpfsvc.agent.node.pin_keeper import PinWatch
 from bpfsvc.agent.reports import Reports
 from bpfsvc.base.address import unpack
@@ -20,7 +19,6 @@ from bpfsvc.base.errors import BpfsvcError, MapFull
 from bpfsvc.base.fast_path import FastPathUse
 from bpfsvc.config.config import Config
 from bpfsvc.datapath.loader.installation import Installation
-from bpfsvc.datapath.maps.pins import Pinned
 from bpfsvc.datapath.netlink.devices import (
     Device,
     Interfaces,
@@ -46,7 +44,6 @@ class NodeSync:
         metrics: Observer,
         reports: Reports,
     ) -> None:
-        self._config = config
         self._devices = config.devices
         self._installation = installation
         self._health_checks = health_checks
@@ -98,7 +95,10 @@ class NodeSync:
         """Attach all programs, and release the build that they replace."""
         installation = self._installation
         installation.catch_up()
-        if installation.settling:
+        if installation.previous:
+            # What is fast may be forbidden by now. It has settings of its own.
+            begin_nothing_fast(installation.previous)
+        if installation.copies_connections:
             self._take_over(network)
         else:
             self._maps.write_settings()
@@ -112,20 +112,15 @@ class NodeSync:
     def _take_over(self, network: Interfaces) -> None:
         """Attach all programs, while those of the older build serve; then take over from them."""
         try:
-            self._end_fast_path_of(self._installation.call_replaced())
+            self._installation.call_replaced()
         except BpfsvcError as error:
             _log.warning("datagrams may be lost while an older build is replaced: %s", error)
-        self._maps.write_settings("SETTLING_ATTACHING")
+        self._maps.write_settings("TAKEOVER_ATTACHING")
         self.follow_network(network)
         self._installation.take_over()
-        self._maps.write_settings("SETTLING_ATTACHED")
+        self._maps.write_settings("TAKEOVER_ATTACHED")
         self._installation.catch_up()
         self._maps.write_settings()
-
-    def _end_fast_path_of(self, previous: Pinned) -> None:
-        """Have the older build begin nothing on the fast path, which may be forbidden by now."""
-        with contextlib.suppress(KeyError):  # it knows none
-            NodeMaps(self._config, previous).begin_nothing_fast()
 
     def follow_network(self, network: Interfaces) -> None:
         """Follow ``network`` with maps and attachments, and report missing attachments."""

@@ -112,6 +112,7 @@ class PinKeeper:
         for name in sorted(self._pinned.layout.maps, key=_FIRST_READ.__eq__):
             syscall.pin(self._pinned.map(name).fd, maps / name)
         self._root.promote_next()
+        self._root.discard_others()
 
     def _missing_of_build(self) -> Iterator[str]:
         current = self._root.current

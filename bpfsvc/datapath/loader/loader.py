@@ -24,7 +24,7 @@ from bpfsvc.datapath.maps.layout import MapLayout, read_layout
 from bpfsvc.datapath.maps.pins import Pinned
 
 OWN_MAPS = ("layout", "steps", "settings")
-"""Maps that no two builds share: programs that are being replaced do not settle."""
+"""Maps that no two builds share. (The programs that are being replaced take over from nobody.)"""
 
 AGENT_PROGRAMS = ("gc", "recount")
 """Programs that the agent runs itself. It writes Services by them before any is attached."""
@@ -41,9 +41,9 @@ def load_build(
 ) -> None:
     """Make ``directory`` and pin maps and programs of ``build`` in it; raise :class:`BpfsvcError`.
 
-    Maps of ``previous`` that have the same layout are shared. Those that ``directory`` has already
-    are used. After a failure, pins may stay. ``usable()`` is called as soon as the maps and
-    ``AGENT_PROGRAMS`` are there.
+    Maps of ``previous`` that have the same layout are shared, but for ``OWN_MAPS``. Those that
+    ``directory`` has already are used. After a failure, pins may stay. ``usable()`` is called as
+    soon as the maps and ``AGENT_PROGRAMS`` are there.
     """
     try:
         _load_build(build, directory, previous, usable)

@@ -4,10 +4,13 @@
 
     PIN_ROOT/current/maps/NAME        and programs/NAME: the build in force
     PIN_ROOT/next/...                 a newer build, until it is
+    PIN_ROOT/old/...                  the one that it replaces, while the newer one may call it
+    PIN_ROOT/aside-0/...              newer builds of agents that ended before they were in force
     PIN_ROOT/links/NAME               cgroup attachments; their programs are replaced in place
 
-A build moves from ``next`` to ``current`` by renaming, so a reader finds one or the other, and a
-half-made ``next`` is simply removed by the next agent.
+A build moves from ``next`` to ``current`` by renaming, so a reader finds one or the other. Programs
+of a ``next`` that an earlier agent has left may be attached, and call others by an array that is
+empty without its pin: so they are set aside until this agent's programs are attached.
 """
 
 from __future__ import annotations
@@ -15,6 +18,7 @@ from __future__ import annotations
 import ctypes
 import errno
 import fcntl
+import itertools
 import os
 import shutil
 import sys
@@ -108,6 +112,11 @@ class PinRoot:
         return self.path / "next"
 
     @property
+    def old(self) -> Path:
+        """The build that was in force before."""
+        return self.path / "old"
+
+    @property
     def links(self) -> Path:
         """Attachments to cgroups."""
         return self.path / "links"
@@ -174,14 +183,23 @@ class PinRoot:
         """Remove a build that was never in force."""
         shutil.rmtree(self.next, ignore_errors=True)
 
+    def set_next_aside(self) -> None:
+        """Make room for a build beside those that were never in force."""
+        if self.next.exists():
+            number = next(n for n in itertools.count() if not (self.path / f"aside-{n}").exists())
+            self.next.rename(self.path / f"aside-{number}")
+
     def promote_next(self) -> None:
-        """Replace the old build by the new one."""
-        old = self.path / "old"
-        shutil.rmtree(old, ignore_errors=True)
+        """Put the new build in force. The old one stays pinned."""
+        shutil.rmtree(self.old, ignore_errors=True)
         if self.current.exists():
-            self.current.rename(old)
+            self.current.rename(self.old)
         self.next.rename(self.current)
-        shutil.rmtree(old, ignore_errors=True)
+
+    def discard_others(self) -> None:
+        """Remove all builds but the one in force: no program of theirs is attached or called."""
+        for directory in (self.old, *self.path.glob("aside-*")):
+            shutil.rmtree(directory, ignore_errors=True)
 
     def remove(self) -> None:
         """Remove all pins; attached programs keep working until they are detached."""

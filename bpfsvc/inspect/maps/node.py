@@ -22,7 +22,7 @@ INTERFACE = ("v4", "v6", "pods")
 CHOICE = ("prefix", "choices", "towards")
 UPLINK = ("ifindex", "mac", "redirect", "takes")
 
-_SWITCHES = ("detect_interfaces", "settling", "fast_path", "established")
+_SWITCHES = ("detect_interfaces", "takeover", "fast_path", "established")
 """Settings that are on or off."""
 
 _PORTS = ("masquerade_first", "masquerade_ports")

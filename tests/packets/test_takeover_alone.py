@@ -15,11 +15,11 @@ from tests.packets.peers import TCP_PEERS, UDP_PEERS, Peers
 NODE_PORT = 30080
 
 
-@pytest.fixture(params=["SETTLING_ATTACHING", "SETTLING_ATTACHED"])
-def settling(request: pytest.FixtureRequest, node: Node, tcp_peers: Peers) -> Peers:
+@pytest.fixture(params=["TAKEOVER_ATTACHING", "TAKEOVER_ATTACHED"])
+def waiting(request: pytest.FixtureRequest, node: Node, tcp_peers: Peers) -> Peers:
     """A Service, and no connections yet: either build may open them."""
     tcp_peers.service(node, [tcp_peers.backend])
-    node.settings(settling=node.pinned.layout.constant(request.param))
+    node.settings(takeover=node.pinned.layout.constant(request.param))
     return tcp_peers
 
 
@@ -29,50 +29,50 @@ def stranger(peers: Peers) -> str:
 
 
 def test_the_middle_of_a_connection_to_a_frontend_waits_where_it_comes_in(
-    node: Node, settling: Peers
+    node: Node, waiting: Peers
 ) -> None:
-    assert node.drops("ingress", settling.data(settling.client, settling.vip))
+    assert node.drops("ingress", waiting.data(waiting.client, waiting.vip))
 
 
 def test_the_middle_of_a_connection_to_a_node_port_waits_and_that_of_another_port_passes(
-    node: Node, settling: Peers
+    node: Node, waiting: Peers
 ) -> None:
-    settling.service(node, [settling.backend], "at-nodes", node_port=NODE_PORT)
-    assert node.drops("ingress", settling.data(settling.external, settling.on_node(NODE_PORT)))
-    other = settling.data(settling.external, settling.on_node(NODE_PORT + 1))
+    waiting.service(node, [waiting.backend], "at-nodes", node_port=NODE_PORT)
+    assert node.drops("ingress", waiting.data(waiting.external, waiting.on_node(NODE_PORT)))
+    other = waiting.data(waiting.external, waiting.on_node(NODE_PORT + 1))
     assert same(node.ingress(other), other)
 
 
 @pytest.mark.parametrize("hook", ["ingress", "egress"])
 def test_the_middle_of_a_connection_of_an_endpoint_waits(
-    node: Node, settling: Peers, hook: str
+    node: Node, waiting: Peers, hook: str
 ) -> None:
-    assert node.drops(hook, settling.data(settling.backend, settling.client))
-    assert node.drops(hook, settling.data(settling.client, settling.backend))
+    assert node.drops(hook, waiting.data(waiting.backend, waiting.client))
+    assert node.drops(hook, waiting.data(waiting.client, waiting.backend))
 
 
 @pytest.mark.parametrize("hook", ["ingress", "egress"])
-def test_the_middle_of_other_connections_passes(node: Node, settling: Peers, hook: str) -> None:
-    packet = settling.data(stranger(settling), settling.client)
+def test_the_middle_of_other_connections_passes(node: Node, waiting: Peers, hook: str) -> None:
+    packet = waiting.data(stranger(waiting), waiting.client)
     verdict, after = node.run(hook, packet)
     assert verdict == UNSPEC
     assert same(after, packet)
 
 
-def test_a_frontend_does_not_hold_back_what_leaves(node: Node, settling: Peers) -> None:
-    packet = settling.data(settling.client, settling.vip)
+def test_a_frontend_does_not_hold_back_what_leaves(node: Node, waiting: Peers) -> None:
+    packet = waiting.data(waiting.client, waiting.vip)
     assert node.run("egress", packet)[0] == UNSPEC
 
 
-def test_a_first_packet_is_served_meanwhile(node: Node, settling: Peers) -> None:
-    out = node.ingress(settling.opening(settling.client, settling.vip))
-    assert same(out, settling.opening(settling.client, settling.backend))
+def test_a_first_packet_is_served_meanwhile(node: Node, waiting: Peers) -> None:
+    out = node.ingress(waiting.opening(waiting.client, waiting.vip))
+    assert same(out, waiting.opening(waiting.client, waiting.backend))
 
 
-@pytest.mark.parametrize("phase", ["SETTLING_ATTACHING", "SETTLING_ATTACHED"])
+@pytest.mark.parametrize("phase", ["TAKEOVER_ATTACHING", "TAKEOVER_ATTACHED"])
 def test_a_datagram_is_served_meanwhile(node: Node, udp_peers: Peers, phase: str) -> None:
     client, vip, backend = udp_peers.served(node)
-    node.settings(settling=node.pinned.layout.constant(phase))
+    node.settings(takeover=node.pinned.layout.constant(phase))
     out = node.ingress(udp_peers.opening(client, vip))
     assert same(out, udp_peers.opening(client, backend))
 
@@ -80,7 +80,7 @@ def test_a_datagram_is_served_meanwhile(node: Node, udp_peers: Peers, phase: str
 def test_udp_has_no_middle(node: Node) -> None:
     peers = UDP_PEERS[0]
     peers.service(node, [peers.backend])
-    node.settings(settling=1)
+    node.settings(takeover=1)
     packet = peers.data(peers.backend, peers.client)
     assert node.run("egress", packet)[0] != SHOT
 

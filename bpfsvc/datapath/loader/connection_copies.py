@@ -1,0 +1,190 @@
+"""Copy connections from a build to a newer one, while programs of both handle packets."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable
+
+from bpfsvc.datapath import syscall
+from bpfsvc.datapath.bpf_map import Map
+from bpfsvc.datapath.loader.map_copies import converter
+from bpfsvc.datapath.maps.layout import Record
+from bpfsvc.datapath.maps.pins import Pinned
+
+CONNECTIONS = _NEW, _ESTABLISHED = ("new_connections", "connections")
+"""The programs move a connection from the first table to the second one, and never back: in this
+order none is missed."""
+
+_FILTER = "port_filters"
+_SEEN_NS = 3_000_000_000
+"""More than ``seen`` may be older than the last packet: it is exact to about a second."""
+COARSE_NS = 10_000_000
+"""The clock of ``seen`` is behind by a tick of the kernel, which has 100 in a second or more."""
+
+_TIMES = ("created", "seen")
+"""Fields that show which of two states is the later one: of two connections, or of one."""
+
+_FINS = ("fin_sent", "fin_received")
+_STAYS = ("replied", "established", *_FINS)
+_NOTED = (*_STAYS, "reset", "client_first")
+"""What a connection has come to, a byte each. Of two states of one time, one may have more."""
+
+_CLOSING_NS = 500_000_000
+"""The time in which the last packets of a closed connection come. A packet without FIN that comes
+later is taken for one of a connection that was opened anew with the same entry."""
+
+_Entries = list[tuple[bytes, bytes]]
+
+
+def are_copied(old: Pinned, new: Pinned) -> bool:
+    """True if connections have another layout in the newer build."""
+    return any(old.layout.maps.get(name) != new.layout.maps[name] for name in CONNECTIONS)
+
+
+def copy_connections(old: Pinned, new: Pinned, since: int = 0, both: bool = False) -> None:
+    """Copy connections with packets after a time, in ns of CLOCK_MONOTONIC.
+
+    ``both``: the new programs have served, too. Then the later state of an entry stays.
+    """
+    open_filter(old, new)
+    for name in CONNECTIONS:
+        before, layout = old.layout.maps.get(name), new.layout.maps[name]
+        if before is None or before == layout:
+            continue
+        keys, values = converter(before.key, layout.key), converter(before.value, layout.value)
+        seen = before.value.pick("seen") if since and "seen" in before.value.names else None
+        moved = new.map(_NEW) if name == _ESTABLISHED else None
+        merger = _Merger(new.map(name), moved, layout.value, since) if both else None
+        for batch in old.map(name).batches():
+            entries = [
+                (keys(key), values(value))
+                for key, value in batch
+                if seen is None or seen.unpack(value)[0] >= since - _SEEN_NS
+            ]
+            if merger:
+                merger.merge(entries)
+            else:
+                _replace(new.map(name), moved if since else None, entries)
+
+
+def _replace(target: Map, moved: Map | None, entries: _Entries) -> None:
+    """Write entries; ``moved``: a table where they may have been."""
+    target.update_many(entries)
+    if moved:
+        for key, _ in entries:
+            moved.delete(key)
+
+
+class _Merger:
+    """Makes the entries of one table of those that are there, and those that are copied.
+
+    ``moved``: the table where the new programs may have an entry that is established by now.
+    """
+
+    def __init__(self, target: Map, moved: Map | None, record: Record, since: int) -> None:
+        self._target, self._moved, self._since = target, moved, since
+        self._created = record.pick("created")
+        self._of_two = _of_two(record)
+
+    def merge(self, entries: Iterable[tuple[bytes, bytes]]) -> None:
+        """Write what becomes of some entries."""
+        for key, value in entries:
+            there = self._target.lookup(key)
+            moved = self._moved.lookup(key) if self._moved and not there else None
+            state = there or moved
+            if state:
+                merged = self._of_two(state, value)
+                if merged != there:
+                    self._target.update(key, merged)
+            elif self._created.unpack(value)[0] >= self._since - COARSE_NS:
+                # Else it was copied before, and has been removed or moved since.
+                self._target.update(key, value, syscall.NOEXIST)
+            if moved and self._moved:
+                self._moved.delete(key)
+
+
+def _of_two(record: Record) -> Callable[[bytes, bytes], bytes]:
+    """Return the function that makes one state of two states of an entry: there, and copied.
+
+    The later state stays, with what either build has noted that stays true. The packets of a
+    connection may meet the old programs at one hook, and the new programs at another one: then each
+    build notes one FIN.
+    """
+    times = record.pick(*_TIMES)
+    places = record.offsets(*(name for name in (*_NOTED, "held") if name in record.names))
+    held = places.pop("held", None)
+    stays = [at for name, at in places.items() if name in _STAYS]
+    fins = [at for name, at in places.items() if name in _FINS]
+
+    def merged(there: bytes, copied: bytes) -> bytes:
+        # At one time the state that is there stays: it has what only the new programs note.
+        earlier, later = sorted((copied, there), key=times.unpack)
+        (created, seen), (created_later, seen_later) = map(times.unpack, (earlier, later))
+        if created != created_later:
+            return later
+        is_anew = all(earlier[at] for at in fins) and not any(later[at] for at in fins)
+        if is_anew and seen_later - seen >= _CLOSING_NS:
+            return later
+        state = bytearray(later)
+        for at in places.values() if seen == seen_later else stays:
+            state[at] |= earlier[at]
+        if held is not None and state[places["established"]]:
+            state[held] = 0  # it is counted as half open no more
+        return bytes(state)
+
+    return merged
+
+
+def remove_ended(old: Pinned, new: Pinned, until: int | None = None) -> None:
+    """Remove connections that the old programs have removed after they were copied.
+
+    No packet of theirs comes any more, and as they were copied they would stay for a day.
+    ``until``: when the new programs began to serve, in ns of CLOCK_MONOTONIC. A connection with a
+    later packet may be one that only the new programs have, and they may have moved it from one
+    table to the other one. None: they have not begun.
+    """
+    both = [old.map(name) for name in CONNECTIONS if name in old.layout.maps]
+    for name in CONNECTIONS:
+        before, layout = old.layout.maps.get(name), new.layout.maps[name]
+        if before is None or before == layout or before.key != layout.key:
+            continue
+        seen, tables = layout.value.pick("seen"), [old.map(name)] if until is None else both
+        quiet = (
+            key
+            for batch in new.map(name).batches()
+            for key, value in batch
+            if until is None or seen.unpack(value)[0] < until
+        )
+        ended = [key for key in quiet if all(table.lookup(key) is None for table in tables)]
+        new.map(name).delete_many(ended)
+
+
+def open_filter(old: Pinned, new: Pinned) -> None:
+    """Open the filter of the new programs if they find connections that are not noted there.
+
+    Must be called before entries are written (``bpf/maps/port_filter.h`` has the rule).
+    """
+    if not _brings_unnoted(old, new):
+        return
+    port_filter = new.map(_FILTER)
+    everything = b"\1" * port_filter.value_size
+    # This costs lookups, but no connection is overlooked.
+    for index in range(port_filter.max_entries):
+        port_filter.update(index.to_bytes(port_filter.key_size, sys.byteorder), everything)
+
+
+def _brings_unnoted(old: Pinned, new: Pinned) -> bool:
+    """True if the new programs find connections that are not in their filter.
+
+    A filter of unchanged layout is shared, and both builds write to it. Otherwise the old entries
+    are not in the new filter, and old programs that write to a shared map add more of them.
+    """
+    layout = new.layout.maps.get(_FILTER)
+    if layout is None or old.layout.maps.get(_FILTER) == layout:
+        return False
+    return any(
+        old.layout.maps[name] == new.layout.maps.get(name)
+        or next(old.map(name).batches(), None) is not None
+        for name in CONNECTIONS
+        if name in old.layout.maps
+    )
