@@ -11,6 +11,7 @@ import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -21,7 +22,7 @@ from bpfsvc.agent.node.node_maps import begin_nothing_fast
 from bpfsvc.datapath import syscall
 from bpfsvc.datapath.loader.source import load
 from bpfsvc.datapath.maps.pins import Pinned
-from tests.packets.builds import FIELD, Start, build, states
+from tests.packets.builds import FIELD, Start, build, map_id, states
 from tests.packets.node import SIZES, UNSPEC, Node
 from tests.packets.packet import frame, same
 from tests.packets.peers import ALL_PEERS, TCP_PEERS, UDP_PEERS, Peers
@@ -244,3 +245,24 @@ def test_the_new_build_is_in_force_when_it_serves(takeover: Takeover) -> None:
     assert Pinned(root.old).layout.digest == digest
     takeover.node.installation.complete()
     assert not root.old.exists()
+
+
+def test_a_connection_that_leaves_a_table_of_both_builds_stays(start: Start) -> None:
+    """Where only the larger table has another size. Its server's last packet came long before."""
+    node = start(load(SIZES))
+    larger = load(replace(SIZES, max_connections=2 * SIZES.max_connections))
+    takeover = Takeover(node, lambda: node.load(larger))
+    node.half_open(1 << 20)
+    for peers in ALL_PEERS:
+        peers.begin(node, peers.client, peers.vip, peers.backend)
+    node.age(30)
+    takeover.load()
+    assert map_id(takeover.new, "new_connections") == map_id(takeover.old, "new_connections")
+    takeover.take_over()
+    for peers in ALL_PEERS:
+        comes, goes = peers.proof(peers.client, peers.vip, peers.backend, peers.client)
+        assert same(node.forward(comes), goes)
+    node.installation.complete()
+    takeover.settle("TAKEOVER_NONE")
+    assert all(takeover.works(peers, takeover.new, takeover.new) for peers in ALL_PEERS)
+    assert node.count("connections") == 2 * len(ALL_PEERS)

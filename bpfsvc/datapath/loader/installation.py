@@ -55,6 +55,7 @@ class Installation:
         self._copied_at = copied_at
         self._old_serve_alone = True
         self._old_alone_until = 0
+        self._are_equal = False  # the tables, when the new programs began to serve
         self._loading = loading
 
     def wait(self) -> None:
@@ -136,6 +137,7 @@ class Installation:
             self.catch_up()
             self.catch_up()
             self._old_serve_alone = False
+            self._are_equal = True
         self._promote()
 
     def _promote(self) -> None:
@@ -146,17 +148,17 @@ class Installation:
                 self._previous.directory = self.root.old
 
     def part(self, previous: Pinned) -> None:
-        """Copy and remove connections for the last time, and call the old programs no more."""
+        """Copy connections for the last time, and call the old programs no more."""
         self.catch_up()
-        remove_ended(previous, self.pinned, self._old_alone_until - COARSE_NS)
+        if not self._are_equal:
+            remove_ended(previous, self.pinned, self._old_alone_until - COARSE_NS)
         for number, _ in self._places_of_replaced():
             self.pinned.map("steps").delete(number)
 
     def complete(self) -> None:
         """Close the old build and replace it by the new one, which is attached everywhere by now.
 
-        Connections that the old programs noted while both ran are copied last, and those that they
-        have removed are removed.
+        Connections that the old programs noted while both ran are copied last.
         """
         if self.fresh:
             if self._previous:
