@@ -8,7 +8,7 @@ from functools import cached_property
 
 import pytest
 
-from bpfsvc.datapath.loader import loader
+from bpfsvc.datapath.loader import shared_maps
 from bpfsvc.datapath.loader.bytecode import INSTRUCTION, Bytecode, Program
 from bpfsvc.datapath.loader.source import CSource
 from tests.fuzz.conftest import MakePlayer
@@ -104,7 +104,7 @@ def test_an_older_build_that_settles_in_an_upgrade_is_found(
     make_player: MakePlayer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The fault of b83c1940, once more: both builds read one map of settings."""
-    monkeypatch.setattr(loader, "OWN_MAPS", ("layout", "steps"))
+    monkeypatch.setattr(shared_maps, "OWN_MAPS", ("layout", "steps"))
     player = make_player()
     failure = found(player)
     assert "dropped" in failure.text

@@ -125,7 +125,9 @@ def test_an_upgrade_from_a_file_takes_over_connections_and_shares_other_maps(
         )
         for name in node.pinned.layout.maps:
             shared = map_id(node.pinned, name) == map_id(before, name)
-            assert shared == (name not in {*RESIZED, "layout", "steps", "settings"}), name
+            assert shared == (
+                name not in {*RESIZED, "new_connections", "layout", "steps", "settings"}
+            ), name
         assert all(works(node, peers, seen[peers]) for peers in ALL_PEERS)
         node.installation.complete()
     finally:

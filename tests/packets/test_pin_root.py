@@ -96,3 +96,41 @@ def test_a_bpf_file_system_is_mounted_once_and_for_its_owner_alone(unmounted: Pa
 def test_nothing_is_mounted_for_pins_at_a_chosen_directory(unmounted: Path) -> None:
     assert not PinRoot(unmounted / "bpfsvc").mount(at=unmounted / "other")
     assert not is_bpffs(unmounted)
+
+
+def names(root: PinRoot) -> list[str]:
+    return sorted(path.name for path in root.path.iterdir())
+
+
+def test_a_build_that_was_never_attached_makes_room_for_the_next(mounted: Path) -> None:
+    """However often an agent fails to start: each build takes memory of the kernel."""
+    root = PinRoot(mounted / "bpfsvc")
+    root.create()
+    for _ in range(3):
+        root.clear_next()
+        root.next.mkdir()
+    root.clear_next()
+    assert names(root) == []
+
+
+def test_a_build_that_may_be_attached_stays_beside_the_next(mounted: Path) -> None:
+    root = PinRoot(mounted / "bpfsvc")
+    root.create()
+    for _ in range(2):
+        root.next.mkdir()
+        root.mark_attached()
+        root.clear_next()
+    assert names(root) == ["aside-0", "aside-1"]
+    root.discard_others()
+    assert names(root) == []
+
+
+def test_an_agent_that_ended_between_two_renames_has_left_the_old_build_in_force(
+    mounted: Path,
+) -> None:
+    root = PinRoot(mounted / "bpfsvc")
+    root.create()
+    root.old.mkdir()
+    root.next.mkdir()
+    root.clear_next()
+    assert names(root) == ["current"]

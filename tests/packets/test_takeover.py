@@ -20,9 +20,10 @@ from scapy.packet import Packet
 
 from bpfsvc.agent.node.node_maps import begin_nothing_fast
 from bpfsvc.datapath import syscall
+from bpfsvc.datapath.loader.connection_copies import copy_connections
 from bpfsvc.datapath.loader.source import load
 from bpfsvc.datapath.maps.pins import Pinned
-from tests.packets.builds import FIELD, Start, build, map_id, states
+from tests.packets.builds import FIELD, Start, build, states
 from tests.packets.node import SIZES, UNSPEC, Node
 from tests.packets.packet import frame, same
 from tests.packets.peers import ALL_PEERS, TCP_PEERS, UDP_PEERS, Peers
@@ -46,6 +47,7 @@ class Takeover:
         """Load the new build, which copies what there is; its programs call the old ones."""
         self.newer()
         self.new = self.node.pinned
+        self.node.installation.attach_begins()
         self.node.installation.call_replaced()
         self.settle("TAKEOVER_ATTACHING")
 
@@ -202,6 +204,22 @@ def test_what_the_old_programs_establish_at_last_is_established(takeover: Takeov
     assert takeover.states(takeover.new) == takeover.states(takeover.old)
 
 
+def test_what_the_new_programs_have_established_has_no_second_entry(takeover: Takeover) -> None:
+    """The old build has it as it was before."""
+    node = takeover.node
+    node.half_open(1 << 20)
+    for peers in ALL_PEERS:
+        peers.begin(node, peers.client, peers.vip, peers.backend)
+    takeover.load()
+    takeover.take_over()
+    for peers in ALL_PEERS:
+        comes, goes = peers.proof(peers.client, peers.vip, peers.backend, peers.client)
+        assert same(node.forward(comes), goes)
+    before = takeover.states(takeover.new)
+    copy_connections(takeover.old, takeover.new, both=True)
+    assert takeover.states(takeover.new) == before
+
+
 def test_the_old_build_begins_nothing_on_the_fast_path(takeover: Takeover) -> None:
     takeover.load()
     before = settings_of(takeover.new)
@@ -247,17 +265,19 @@ def test_the_new_build_is_in_force_when_it_serves(takeover: Takeover) -> None:
     assert not root.old.exists()
 
 
-def test_a_connection_that_leaves_a_table_of_both_builds_stays(start: Start) -> None:
-    """Where only the larger table has another size. Its server's last packet came long before."""
+@pytest.mark.parametrize("table", ["max_connections", "max_new_connections"])
+def test_a_connection_that_is_established_where_one_table_has_another_size_stays(
+    start: Start, table: str
+) -> None:
+    """Its server's last packet came long before."""
     node = start(load(SIZES))
-    larger = load(replace(SIZES, max_connections=2 * SIZES.max_connections))
+    larger = load(replace(SIZES, **{table: 8192}))
     takeover = Takeover(node, lambda: node.load(larger))
     node.half_open(1 << 20)
     for peers in ALL_PEERS:
         peers.begin(node, peers.client, peers.vip, peers.backend)
     node.age(30)
     takeover.load()
-    assert map_id(takeover.new, "new_connections") == map_id(takeover.old, "new_connections")
     takeover.take_over()
     for peers in ALL_PEERS:
         comes, goes = peers.proof(peers.client, peers.vip, peers.backend, peers.client)

@@ -94,10 +94,11 @@ class NodeSync:
     def start(self, network: Interfaces) -> None:
         """Attach all programs, and release the build that they replace."""
         installation = self._installation
-        installation.catch_up()
         if installation.previous:
             # What is fast may be forbidden by now. It has settings of its own.
             begin_nothing_fast(installation.previous)
+        installation.catch_up()
+        installation.attach_begins()
         if installation.copies_connections:
             self._take_over(network)
         else:

@@ -6,14 +6,10 @@ import sys
 from collections.abc import Callable, Iterable
 
 from bpfsvc.datapath import syscall
-from bpfsvc.datapath.bpf_map import Map
 from bpfsvc.datapath.loader.map_copies import converter
+from bpfsvc.datapath.loader.shared_maps import CONNECTIONS, ESTABLISHED, NEW, is_shared
 from bpfsvc.datapath.maps.layout import Record
 from bpfsvc.datapath.maps.pins import Pinned
-
-CONNECTIONS = _NEW, _ESTABLISHED = ("new_connections", "connections")
-"""The programs move a connection from the first table to the second one, and never back: in this
-order none is missed."""
 
 _FILTER = "port_filters"
 _SEEN_NS = 3_000_000_000
@@ -33,12 +29,10 @@ _CLOSING_NS = 500_000_000
 """The time in which the last packets of a closed connection come. A packet without FIN that comes
 later is taken for one of a connection that was opened anew with the same entry."""
 
-_Entries = list[tuple[bytes, bytes]]
-
 
 def are_copied(old: Pinned, new: Pinned) -> bool:
     """True if connections have another layout in the newer build."""
-    return any(old.layout.maps.get(name) != new.layout.maps[name] for name in CONNECTIONS)
+    return not is_shared(NEW, old.layout, new.layout)
 
 
 def copy_connections(old: Pinned, new: Pinned, since: int = 0, both: bool = False) -> None:
@@ -47,14 +41,14 @@ def copy_connections(old: Pinned, new: Pinned, since: int = 0, both: bool = Fals
     ``both``: the new programs have served, too. Then the later state of an entry stays.
     """
     open_filter(old, new)
+    # In the order of the programs, so none is missed that they move meanwhile.
     for name in CONNECTIONS:
         before, layout = old.layout.maps.get(name), new.layout.maps[name]
-        if before is None or before == layout:
+        if before is None or is_shared(name, old.layout, new.layout):
             continue
         keys, values = converter(before.key, layout.key), converter(before.value, layout.value)
         seen = before.value.pick("seen") if since and "seen" in before.value.names else None
-        moved = new.map(_NEW) if name == _ESTABLISHED else None
-        merger = _Merger(new.map(name), moved, layout.value, since) if both else None
+        merger = _Merger(new, name, since) if both else None
         for batch in old.map(name).batches():
             entries = [
                 (keys(key), values(value))
@@ -64,25 +58,22 @@ def copy_connections(old: Pinned, new: Pinned, since: int = 0, both: bool = Fals
             if merger:
                 merger.merge(entries)
             else:
-                _replace(new.map(name), moved if since else None, entries)
-
-
-def _replace(target: Map, moved: Map | None, entries: _Entries) -> None:
-    """Write entries; ``moved``: a table where they may have been."""
-    target.update_many(entries)
-    if moved:
-        for key, _ in entries:
-            moved.delete(key)
+                new.map(name).update_many(entries)
+                for key, _ in entries if since and name == ESTABLISHED else ():
+                    new.map(NEW).delete(key)
 
 
 class _Merger:
     """Makes the entries of one table of those that are there, and those that are copied.
 
-    ``moved``: the table where the new programs may have an entry that is established by now.
+    The old programs may have established what the new build has in its table of new connections;
+    and the new programs what the old build has there.
     """
 
-    def __init__(self, target: Map, moved: Map | None, record: Record, since: int) -> None:
-        self._target, self._moved, self._since = target, moved, since
+    def __init__(self, new: Pinned, name: str, since: int) -> None:
+        record = new.layout.maps[name].value
+        self._target, self._since, self._is_new = new.map(name), since, name == NEW
+        self._other = new.map(ESTABLISHED if self._is_new else NEW)
         self._created = record.pick("created")
         self._of_two = _of_two(record)
 
@@ -90,17 +81,19 @@ class _Merger:
         """Write what becomes of some entries."""
         for key, value in entries:
             there = self._target.lookup(key)
-            moved = self._moved.lookup(key) if self._moved and not there else None
-            state = there or moved
+            other = None if there else self._other.lookup(key)
+            if other and self._is_new:
+                continue
+            state = there or other
             if state:
                 merged = self._of_two(state, value)
                 if merged != there:
                     self._target.update(key, merged)
             elif self._created.unpack(value)[0] >= self._since - COARSE_NS:
-                # Else it was copied before, and has been removed or moved since.
+                # Else it was copied before, and has been removed since.
                 self._target.update(key, value, syscall.NOEXIST)
-            if moved and self._moved:
-                self._moved.delete(key)
+            if other:
+                self._other.delete(key)
 
 
 def _of_two(record: Record) -> Callable[[bytes, bytes], bytes]:
@@ -146,7 +139,7 @@ def remove_ended(old: Pinned, new: Pinned, until: int | None = None) -> None:
     both = [old.map(name) for name in CONNECTIONS if name in old.layout.maps]
     for name in CONNECTIONS:
         before, layout = old.layout.maps.get(name), new.layout.maps[name]
-        if before is None or before == layout or before.key != layout.key:
+        if before is None or before.key != layout.key or is_shared(name, old.layout, new.layout):
             continue
         seen, tables = layout.value.pick("seen"), [old.map(name)] if until is None else both
         quiet = (
@@ -183,8 +176,7 @@ def _brings_unnoted(old: Pinned, new: Pinned) -> bool:
     if layout is None or old.layout.maps.get(_FILTER) == layout:
         return False
     return any(
-        old.layout.maps[name] == new.layout.maps.get(name)
-        or next(old.map(name).batches(), None) is not None
+        is_shared(name, old.layout, new.layout) or next(old.map(name).batches(), None) is not None
         for name in CONNECTIONS
         if name in old.layout.maps
     )

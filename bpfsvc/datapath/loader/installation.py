@@ -55,7 +55,6 @@ class Installation:
         self._copied_at = copied_at
         self._old_serve_alone = True
         self._old_alone_until = 0
-        self._are_equal = False  # the tables, when the new programs began to serve
         self._loading = loading
 
     def wait(self) -> None:
@@ -103,6 +102,11 @@ class Installation:
             both = not self._old_serve_alone
             copy_connections(self._previous, self.pinned, since, both)
 
+    def attach_begins(self) -> None:
+        """Take note that programs are attached from now on; to be called before."""
+        if self.fresh:
+            self.root.mark_attached()
+
     def call_replaced(self) -> None:
         """Have the new programs call the old ones while they take over (``bpf/maps/settings.h``).
 
@@ -137,7 +141,6 @@ class Installation:
             self.catch_up()
             self.catch_up()
             self._old_serve_alone = False
-            self._are_equal = True
         self._promote()
 
     def _promote(self) -> None:
@@ -148,17 +151,20 @@ class Installation:
                 self._previous.directory = self.root.old
 
     def part(self, previous: Pinned) -> None:
-        """Copy connections for the last time, and call the old programs no more."""
+        """Copy and remove connections for the last time, and call the old programs no more."""
         self.catch_up()
-        if not self._are_equal:
-            remove_ended(previous, self.pinned, self._old_alone_until - COARSE_NS)
+        remove_ended(previous, self.pinned, self._old_alone_until - COARSE_NS)
+        self._forget_replaced()
+
+    def _forget_replaced(self) -> None:
         for number, _ in self._places_of_replaced():
             self.pinned.map("steps").delete(number)
 
     def complete(self) -> None:
         """Close the old build and replace it by the new one, which is attached everywhere by now.
 
-        Connections that the old programs noted while both ran are copied last.
+        Connections that the old programs noted while both ran are copied last, and those that they
+        have removed are removed.
         """
         if self.fresh:
             if self._previous:
@@ -167,6 +173,8 @@ class Installation:
                 self._previous = None
             self._promote()
             self.fresh = False
+        else:
+            self._forget_replaced()  # an earlier agent may have ended before it did
         self.root.discard_others()
 
 
@@ -202,7 +210,7 @@ def begin_install(
     ``unwanted()``: see :func:`compile_source`.
     """
     root.create()
-    root.set_next_aside()
+    root.clear_next()
     try:
         previous: Pinned | None = Pinned(root.current)
     except NotLoaded:

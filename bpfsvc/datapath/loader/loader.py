@@ -20,11 +20,9 @@ from bpfsvc.datapath.kernel_names import kernel_name
 from bpfsvc.datapath.loader import crc32c, creation, features
 from bpfsvc.datapath.loader.bytecode import Bytecode, Program
 from bpfsvc.datapath.loader.compiler import DROP_PROGRAM, TRACEPOINT_PROGRAMS
+from bpfsvc.datapath.loader.shared_maps import is_shared
 from bpfsvc.datapath.maps.layout import MapLayout, read_layout
 from bpfsvc.datapath.maps.pins import Pinned
-
-OWN_MAPS = ("layout", "steps", "settings")
-"""Maps that no two builds share. (The programs that are being replaced take over from nobody.)"""
 
 AGENT_PROGRAMS = ("gc", "recount")
 """Programs that the agent runs itself. It writes Services by them before any is attached."""
@@ -41,7 +39,7 @@ def load_build(
 ) -> None:
     """Make ``directory`` and pin maps and programs of ``build`` in it; raise :class:`BpfsvcError`.
 
-    Maps of ``previous`` that have the same layout are shared, but for ``OWN_MAPS``. Those that
+    Maps of ``previous`` are shared as :func:`is_shared` says. Those that
     ``directory`` has already are used. After a failure, pins may stay. ``usable()`` is called as
     soon as the maps and ``AGENT_PROGRAMS`` are there.
     """
@@ -96,7 +94,10 @@ def _maps(
         if is_there:
             maps[name] = Map.pinned(directory / name)
         else:
-            maps[name] = _map(name, layout, previous)
+            shared = (
+                previous if previous and is_shared(name, previous.layout, build.layout) else None
+            )
+            maps[name] = _map(name, layout, shared)
         opened.callback(maps[name].close)
         if not is_there:
             syscall.pin(maps[name].fd, directory / name)
@@ -105,7 +106,7 @@ def _maps(
 
 def _map(name: str, layout: MapLayout, previous: Pinned | None) -> Map:
     try:
-        if previous and name not in OWN_MAPS and previous.layout.maps.get(name) == layout:
+        if previous:
             created = Map.pinned(previous.directory / "maps" / name)
         else:
             created = Map(creation.create_map(kernel_name(name), layout), name)

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from bpfsvc.datapath import syscall
 from bpfsvc.datapath.bpf_map import Map
-from bpfsvc.datapath.loader.loader import OWN_MAPS
+from bpfsvc.datapath.loader.shared_maps import is_shared
 from bpfsvc.datapath.maps.layout import Record
 from bpfsvc.datapath.maps.pins import Pinned
 from bpfsvc.datapath.maps.registry import Role, map_info
@@ -34,7 +34,7 @@ def copy_maps(old: Pinned, new: Pinned) -> int:
 
 def _copy(name: str, old: Pinned, new: Pinned) -> int:
     before, layout = old.layout.maps[name], new.layout.maps[name]
-    if layout.type not in _COPIED_TYPES or (before == layout and name not in OWN_MAPS):
+    if layout.type not in _COPIED_TYPES or is_shared(name, old.layout, new.layout):
         return 0
     source, target = old.map(name), new.map(name)
     keys, values = converter(before.key, layout.key), converter(before.value, layout.value)
@@ -55,7 +55,7 @@ def converter(old: Record, new: Record) -> Callable[[bytes], bytes]:
 
     Fields that ``old`` does not have, and those that cannot be copied, become 0.
     """
-    if old == new:
+    if old == new and _NOT_COPIED.isdisjoint(old.names):
         return lambda data: data
     places = {name: (at, kind) for name, kind, at in old.places()}
     parts: list[tuple[int, int] | bytes] = []

@@ -5,7 +5,7 @@
     PIN_ROOT/current/maps/NAME        and programs/NAME: the build in force
     PIN_ROOT/next/...                 a newer build, until it is
     PIN_ROOT/old/...                  the one that it replaces, while the newer one may call it
-    PIN_ROOT/aside-0/...              newer builds of agents that ended before they were in force
+    PIN_ROOT/aside-0/...              one that an agent attached, and that was never in force
     PIN_ROOT/links/NAME               cgroup attachments; their programs are replaced in place
 
 A build moves from ``next`` to ``current`` by renaming, so a reader finds one or the other. Programs
@@ -35,6 +35,9 @@ from bpfsvc.datapath.maps.layout import Layout, read_layout
 from bpfsvc.datapath.maps.registry import option_for
 
 _BPF_FS_MAGIC = 0xCAFE4A11
+
+_ATTACHED = "attached"
+"""A directory in that of a build: its programs may be attached."""
 
 BPF_MOUNT = Path("/sys/fs/bpf")
 """Where the kernel has a directory for a bpf file system."""
@@ -183,11 +186,19 @@ class PinRoot:
         """Remove a build that was never in force."""
         shutil.rmtree(self.next, ignore_errors=True)
 
-    def set_next_aside(self) -> None:
-        """Make room for a build beside those that were never in force."""
-        if self.next.exists():
-            number = next(n for n in itertools.count() if not (self.path / f"aside-{n}").exists())
-            self.next.rename(self.path / f"aside-{number}")
+    def mark_attached(self) -> None:
+        """Note that programs of ``next`` may be attached."""
+        (self.next / _ATTACHED).mkdir(exist_ok=True)
+
+    def clear_next(self) -> None:
+        """Make room for a build, after an agent that may have ended at any moment."""
+        if self.old.exists() and not self.current.exists():
+            self.old.rename(self.current)
+        if not (self.next / _ATTACHED).exists():
+            self.discard_next()
+            return
+        number = next(n for n in itertools.count() if not (self.path / f"aside-{n}").exists())
+        self.next.rename(self.path / f"aside-{number}")
 
     def promote_next(self) -> None:
         """Put the new build in force. The old one stays pinned."""
