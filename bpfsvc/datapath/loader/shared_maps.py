@@ -16,4 +16,5 @@ def is_shared(name: str, old: Layout, new: Layout) -> bool:
     if name in OWN_MAPS:
         return False
     names = CONNECTIONS if name in CONNECTIONS else (name,)
-    return all(old.maps.get(each) == new.maps.get(each) is not None for each in names)
+    layouts = [(old.maps.get(of_map), new.maps.get(of_map)) for of_map in names]
+    return all(before is not None and before == layout for before, layout in layouts)
