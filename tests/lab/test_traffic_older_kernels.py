@@ -23,6 +23,7 @@ from bpfsvc.datapath.attach import links
 from bpfsvc.datapath.loader import features, loader
 from bpfsvc.datapath.loader.bytecode_cache import BytecodeCache
 from bpfsvc.datapath.loader.features import ATOMICS, SET_RETVAL, Features
+from bpfsvc.datapath.loader.map_copies import copy_maps
 from bpfsvc.datapath.loader.shipped import ShippedPrograms
 from bpfsvc.datapath.loader.source import load
 from bpfsvc.datapath.maps.pins import Pinned, PinRoot
@@ -57,7 +58,7 @@ def older() -> Iterator[Testbed]:
 
 @contextmanager
 def older_programs(pinned: Pinned, directory: Path) -> Iterator[Pinned]:
-    """Load such programs beside those of an agent, with the maps of these."""
+    """Load such programs beside those of an agent, with the maps and settings of these."""
     source = load(Sizes())
     digest = source.code_digest
     compiled = BytecodeCache(sandbox.COMPILED, digest, print).read()
@@ -72,6 +73,7 @@ def older_programs(pinned: Pinned, directory: Path) -> Iterator[Pinned]:
         patch.setattr(features, "of_this_kernel", lambda: kernel)
         loader.load_build(replace(build, programs=wanted, steps=()), directory, pinned)
     made = Pinned(directory)
+    copy_maps(pinned, made)
     try:
         yield made
     finally:
