@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from bpfsvc.base.fast_path import ESTABLISHED, FAST
-from tests.fuzz.events import Collect, Event, Foreign, Packet, Pause, Sequence, Write
+from tests.fuzz.events import Collect, Event, Foreign, Packet, Pause, Sequence, Upgrade, Write
 from tests.fuzz.network import ALL_PATHS, Paths
 from tests.fuzz.player import Player
 from tests.fuzz.report import as_test
@@ -220,13 +220,28 @@ KEPT: dict[str, tuple[int, list[Event]]] = {
             sent(15, 2, 2)._replace(length=1000, cut=24),
         ],
     ),
+    "a connection that the old build opens in an upgrade, and the new build closes": (
+        402003648,
+        [
+            Upgrade(number=3310807833),
+            Upgrade(number=3815002359),
+            sent(0, 1, 0, 2),
+            Upgrade(number=2514502400),
+            sent(0, 1, 0, 17, sender=1),
+            sent(0, 1, 0, 17),
+            Upgrade(number=1469491426),
+            Upgrade(number=2036157476),
+            Pause(ns=11_000_000_000),
+            Collect(crowded=False),
+        ],
+    ),
 }
 
 
 @pytest.mark.parametrize("paths", ALL_PATHS, ids=str)
 @pytest.mark.parametrize("name", KEPT)
 def test_what_was_different_once_is_not_any_more(player: Player, name: str, paths: Paths) -> None:
-    """Late packets, masquerades and fragments were faults of the programs, all others of the model.
+    """Late packets, masquerades, fragments and upgrades were faults of bpfsvc, others of the model.
 
     It expected a port that the connection did not have, or the end of what was opened anew.
     """
