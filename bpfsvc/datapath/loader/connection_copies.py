@@ -82,18 +82,23 @@ class _Merger:
         for key, value in entries:
             there = self._target.lookup(key)
             other = None if there else self._other.lookup(key)
-            if other and self._is_new:
+            if other and (self._is_new or self._created_at(value) < self._created_at(other)):
+                # It has been moved, or the new programs have opened another one with its key.
                 continue
             state = there or other
             if state:
                 merged = self._of_two(state, value)
                 if merged != there:
                     self._target.update(key, merged)
-            elif self._created.unpack(value)[0] >= self._since - COARSE_NS:
+            elif self._created_at(value) >= self._since - COARSE_NS:
                 # Else it was copied before, and has been removed since.
                 self._target.update(key, value, syscall.NOEXIST)
             if other:
                 self._other.delete(key)
+
+    def _created_at(self, value: bytes) -> int:
+        created: int = self._created.unpack(value)[0]
+        return created
 
 
 def _of_two(record: Record) -> Callable[[bytes, bytes], bytes]:
