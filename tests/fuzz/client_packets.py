@@ -37,7 +37,7 @@ def _is_left_out(model: Model, key: Key, data: bytes, opens: bool) -> bool:
     """True for the middle of a direct connection whose beginning nobody has seen.
 
     Another connection may have its 5-tuple, and keeps it for a while after its end. While a build
-    is being replaced, nobody opens a connection from a port that he has had: only one of both
+    is being replaced, no client opens a connection from a port that it has used: only one of both
     builds may know that the connection before is closed, or is removed.
     """
     connection = model.connections.get(key)

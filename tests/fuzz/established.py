@@ -43,8 +43,8 @@ class Agent:
                 table.delete(self._key.pack(*flow))
                 continue
             model.seen["flows made fast in their middle"] += 1
-            for each in (flow, flow.reverse()):
-                table.update(self._key.pack(*each), self._state.pack(self._fast))
+            for direction in (flow, flow.reverse()):
+                table.update(self._key.pack(*direction), self._state.pack(self._fast))
 
 
 def _is_established(model: Model, flow: TranslatedFlow) -> bool:

@@ -13,6 +13,7 @@ from unittest.mock import patch
 
 from bpfsvc.datapath.loader import installation
 from bpfsvc.datapath.loader.installation import Installation, migrate
+from bpfsvc.datapath.loader.shared_maps import CONNECTIONS
 from bpfsvc.datapath.maps.pins import Pinned
 from tests.fuzz.controlled_node import ControlledNode
 from tests.fuzz.network import Network
@@ -88,7 +89,7 @@ class Upgrades:
             elif self.phase == Phase.ATTACHED:
                 self._made.catch_up()
             else:
-                self._made.part(old)
+                self._made.copy_last(old)
                 _forget(old)
                 self._node.use(new)
                 self._active = 1 - self._active
@@ -103,7 +104,7 @@ class Upgrades:
 
 
 def _forget(pinned: Pinned) -> None:
-    for name in ("connections", "new_connections"):
+    for name in CONNECTIONS:
         table = pinned.map(name)
         table.delete_many([key for key, _ in table.items()])
 

@@ -21,6 +21,7 @@ from scapy.packet import Packet
 from bpfsvc.agent.node.node_maps import begin_nothing_fast
 from bpfsvc.datapath import syscall
 from bpfsvc.datapath.loader.connection_copies import copy_connections
+from bpfsvc.datapath.loader.shared_maps import CONNECTIONS
 from bpfsvc.datapath.loader.source import load
 from bpfsvc.datapath.maps.pins import Pinned
 from tests.packets.builds import FIELD, Start, build, states
@@ -30,7 +31,6 @@ from tests.packets.peers import ALL_PEERS, TCP_PEERS, UDP_PEERS, Peers
 
 pytestmark = pytest.mark.slow
 
-TABLES = ("connections", "new_connections")
 HOOKS = ("ingress", "egress")
 
 
@@ -60,6 +60,18 @@ class Takeover:
         """Have the new programs serve."""
         self.node.installation.take_over()
         self.settle("TAKEOVER_ATTACHED")
+
+    def begin(self, *some: Peers) -> None:
+        """Have clients begin connections, which are in a table of their own until established."""
+        self.node.half_open(1 << 20)
+        for peers in some:
+            peers.begin(self.node, peers.client, peers.vip, peers.backend)
+
+    def establish(self, *some: Peers) -> None:
+        """Establish the connections that clients have begun."""
+        for peers in some:
+            comes, goes = peers.proof(peers.client, peers.vip, peers.backend, peers.client)
+            assert same(self.node.forward(comes), goes)
 
     @contextmanager
     def at(self, pinned: Pinned) -> Iterator[None]:
@@ -99,7 +111,7 @@ class Takeover:
                 key: {field: value for field, value in entry.items() if field not in left_out}
                 for key, entry in states(pinned, name).items()
             }
-            for name in TABLES
+            for name in CONNECTIONS
         }
 
 
@@ -140,23 +152,20 @@ def test_until_then_all_is_opened_and_closed_by_the_old_programs(takeover: Takeo
 def test_the_new_tables_become_those_of_the_old_build(takeover: Takeover) -> None:
     """With what was opened, established, closed and removed since the first copy."""
     node = takeover.node
-    node.half_open(1 << 20)  # so that what is not established is in a table of its own
     peers, *others = TCP_PEERS
     ports = [peers.with_port(peers.client, port) for port in (41000, 41001, 41002)]
     for client in ports:
         peers.connect(node, client, peers.vip, peers.backend)
-    peers.begin(node, peers.client, peers.vip, peers.backend)
+    takeover.begin(peers)
     node.age(30)  # a packet changes both entries of a connection, and renews one
     takeover.load()
     with takeover.at(takeover.old):
-        comes, goes = peers.proof(peers.client, peers.vip, peers.backend, peers.client)
-        assert same(node.forward(comes), goes)
+        takeover.establish(peers)
         peers.close(node, ports[0], peers.vip, peers.backend, ports[0])
         opening = peers.opening(ports[1], peers.vip)
         for packet in (opening, peers.data(ports[2], peers.vip)):
             takeover.old.map("connections").delete(node.flow("ingress", packet))
-        for other in others:
-            other.begin(node, other.client, other.vip, other.backend)
+        takeover.begin(*others)
     node.installation.take_over()
     assert takeover.states(takeover.new) == takeover.states(takeover.old)
     assert any(entry["fin_sent"] for entry in states(takeover.new, "connections").values())
@@ -166,17 +175,13 @@ def test_what_the_new_programs_establish_or_remove_is_not_copied_again(
     takeover: Takeover,
 ) -> None:
     node = takeover.node
-    node.half_open(1 << 20)
-    for peers in TCP_PEERS:
-        peers.begin(node, peers.client, peers.vip, peers.backend)
+    takeover.begin(*TCP_PEERS)
     for peers in UDP_PEERS:
         peers.connect(node, peers.client, peers.vip, peers.backend)
     takeover.load()
     takeover.take_over()
     with takeover.at(takeover.new):
-        for peers in TCP_PEERS:
-            comes, goes = peers.proof(peers.client, peers.vip, peers.backend, peers.client)
-            assert same(node.forward(comes), goes)
+        takeover.establish(*TCP_PEERS)
         for peers in UDP_PEERS:
             packets = peers.data(peers.client, peers.vip), peers.data(peers.backend, peers.client)
             keys = [node.flow(hook, packet) for hook, packet in zip(HOOKS, packets, strict=True)]
@@ -190,15 +195,11 @@ def test_what_the_new_programs_establish_or_remove_is_not_copied_again(
 def test_what_the_old_programs_establish_at_last_is_established(takeover: Takeover) -> None:
     """After the tables were copied, and before the new programs serve."""
     node = takeover.node
-    node.half_open(1 << 20)
-    for peers in ALL_PEERS:
-        peers.begin(node, peers.client, peers.vip, peers.backend)
+    takeover.begin(*ALL_PEERS)
     takeover.load()
     node.installation.take_over()
     with takeover.at(takeover.old):
-        for peers in ALL_PEERS:
-            comes, goes = peers.proof(peers.client, peers.vip, peers.backend, peers.client)
-            assert same(node.forward(comes), goes)
+        takeover.establish(*ALL_PEERS)
     node.installation.catch_up()
     assert not states(takeover.new, "new_connections")
     assert takeover.states(takeover.new) == takeover.states(takeover.old)
@@ -206,15 +207,10 @@ def test_what_the_old_programs_establish_at_last_is_established(takeover: Takeov
 
 def test_what_the_new_programs_have_established_has_no_second_entry(takeover: Takeover) -> None:
     """The old build has it as it was before."""
-    node = takeover.node
-    node.half_open(1 << 20)
-    for peers in ALL_PEERS:
-        peers.begin(node, peers.client, peers.vip, peers.backend)
+    takeover.begin(*ALL_PEERS)
     takeover.load()
     takeover.take_over()
-    for peers in ALL_PEERS:
-        comes, goes = peers.proof(peers.client, peers.vip, peers.backend, peers.client)
-        assert same(node.forward(comes), goes)
+    takeover.establish(*ALL_PEERS)
     before = takeover.states(takeover.new)
     copy_connections(takeover.old, takeover.new, both=True)
     assert takeover.states(takeover.new) == before
@@ -273,15 +269,11 @@ def test_a_connection_that_is_established_where_one_table_has_another_size_stays
     node = start(load(SIZES))
     larger = load(replace(SIZES, **{table: 8192}))
     takeover = Takeover(node, lambda: node.load(larger))
-    node.half_open(1 << 20)
-    for peers in ALL_PEERS:
-        peers.begin(node, peers.client, peers.vip, peers.backend)
+    takeover.begin(*ALL_PEERS)
     node.age(30)
     takeover.load()
     takeover.take_over()
-    for peers in ALL_PEERS:
-        comes, goes = peers.proof(peers.client, peers.vip, peers.backend, peers.client)
-        assert same(node.forward(comes), goes)
+    takeover.establish(*ALL_PEERS)
     node.installation.complete()
     takeover.settle("TAKEOVER_NONE")
     assert all(takeover.works(peers, takeover.new, takeover.new) for peers in ALL_PEERS)

@@ -150,7 +150,7 @@ class Installation:
             if self._previous:
                 self._previous.directory = self.root.old
 
-    def part(self, previous: Pinned) -> None:
+    def copy_last(self, previous: Pinned) -> None:
         """Copy and remove connections for the last time, and call the old programs no more."""
         self.catch_up()
         remove_ended(previous, self.pinned, self._old_alone_until - COARSE_NS)
@@ -168,7 +168,7 @@ class Installation:
         """
         if self.fresh:
             if self._previous:
-                self.part(self._previous)
+                self.copy_last(self._previous)
                 self._previous.close()
                 self._previous = None
             self._promote()

@@ -39,9 +39,9 @@ def load_build(
 ) -> None:
     """Make ``directory`` and pin maps and programs of ``build`` in it; raise :class:`BpfsvcError`.
 
-    Maps of ``previous`` are shared as :func:`is_shared` says. Those that
-    ``directory`` has already are used. After a failure, pins may stay. ``usable()`` is called as
-    soon as the maps and ``AGENT_PROGRAMS`` are there.
+    Maps of ``previous`` are shared as :func:`is_shared` says. Those that ``directory`` has already
+    are used. After a failure, pins may stay. ``usable()`` is called as soon as the maps and
+    ``AGENT_PROGRAMS`` are there.
     """
     try:
         _load_build(build, directory, previous, usable)

@@ -39,13 +39,13 @@ def _copy(name: str, old: Pinned, new: Pinned) -> int:
     source, target = old.map(name), new.map(name)
     keys, values = converter(before.key, layout.key), converter(before.value, layout.value)
     is_array = layout.type.endswith("array")
+    flags = syscall.ANY if is_array else syscall.NOEXIST
     copied = 0
     for batch in source.batches():
         for key, value in batch:
             new_key = keys(key)
             if is_array and int.from_bytes(new_key, sys.byteorder) >= target.max_entries:
                 continue
-            flags = syscall.ANY if is_array else syscall.NOEXIST
             copied += target.update(new_key, _per_cpu(values, value, source, target), flags)
     return copied
 
