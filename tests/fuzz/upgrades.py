@@ -43,7 +43,7 @@ _TAKEOVERS = {Phase.ATTACHING: "TAKEOVER_ATTACHING", Phase.ATTACHED: "TAKEOVER_A
 class _Replacement(Installation):
     """Both builds are used again: their pins stay where they are."""
 
-    def _promote(self) -> None:
+    def put_in_force(self) -> None:
         return
 
 

@@ -251,14 +251,43 @@ def test_programs_of_an_agent_that_ended_meanwhile_go_on(takeover: Takeover) -> 
 
 def test_the_new_build_is_in_force_when_it_serves(takeover: Takeover) -> None:
     """Another agent that comes then must not copy from the old build once more."""
-    root, digest = takeover.node.root, takeover.old.layout.digest
+    node, digest = takeover.node, takeover.old.layout.digest
     takeover.load()
-    assert Pinned(root.current).layout.digest == digest
+    assert Pinned(node.root.current).layout.digest == digest
     takeover.take_over()
-    assert Pinned(root.current).layout.digest == takeover.new.layout.digest != digest
-    assert Pinned(root.old).layout.digest == digest
-    takeover.node.installation.complete()
-    assert not root.old.exists()
+    node.installation.put_in_force()
+    assert Pinned(node.root.current).layout.digest == takeover.new.layout.digest != digest
+    assert Pinned(node.root.old).layout.digest == digest
+    node.installation.complete()
+    assert not node.root.old.exists()
+
+
+def test_an_agent_finds_the_build_that_serves_though_the_agent_before_had_to_end_at_once(
+    takeover: Takeover,
+) -> None:
+    """Before it could put that build in force. The programs of that build have opened more."""
+    node, peers = takeover.node, TCP_PEERS[0]
+    takeover.load()
+    takeover.take_over()
+    peers.connect(node, peers.client, peers.vip, peers.backend)
+    takeover.newer()
+    assert not node.installation.fresh
+    assert takeover.works(peers, node.pinned, node.pinned)
+
+
+def test_connections_of_the_old_build_stay_though_an_agent_ended_before_the_new_one_serves(
+    takeover: Takeover,
+) -> None:
+    """After it had copied them. The old build serves on and opens more."""
+    node, peers = takeover.node, TCP_PEERS[0]
+    takeover.load()
+    node.installation.take_over()
+    with takeover.at(takeover.old):
+        peers.connect(node, peers.client, peers.vip, peers.backend)
+    takeover.newer()
+    takeover.new = node.pinned
+    takeover.settle("TAKEOVER_NONE")
+    assert takeover.works(peers, takeover.new, takeover.new)
 
 
 @pytest.mark.parametrize("table", ["max_connections", "max_new_connections"])

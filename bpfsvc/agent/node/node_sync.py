@@ -120,6 +120,7 @@ class NodeSync:
         self.follow_network(network)
         self._installation.take_over()
         self._maps.write_settings("TAKEOVER_ATTACHED")
+        self._installation.put_in_force()
         self._installation.catch_up()
         self._maps.write_settings()
 

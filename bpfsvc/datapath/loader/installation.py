@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
 
 from bpfsvc.base.errors import KernelError
@@ -131,8 +132,7 @@ class Installation:
         """Make the connections those of the old build, whose programs have served alone until now.
 
         To be called when the new programs are attached everywhere, before they serve. If they could
-        not call the old ones they have served already, and the connections stay. Another agent that
-        comes from here on finds the new build in force.
+        not call the old ones they have served already, and the connections stay.
         """
         if self._previous and self._old_serve_alone:
             remove_ended(self._previous, self.pinned)
@@ -141,9 +141,9 @@ class Installation:
             self.catch_up()
             self.catch_up()
             self._old_serve_alone = False
-        self._promote()
 
-    def _promote(self) -> None:
+    def put_in_force(self) -> None:
+        """Have the next agent find the new build in force: to be called as soon as it serves."""
         if self.pinned.directory != self.root.current:
             self.root.promote_next()
             self.pinned.directory = self.root.current
@@ -171,7 +171,7 @@ class Installation:
                 self.copy_last(self._previous)
                 self._previous.close()
                 self._previous = None
-            self._promote()
+            self.put_in_force()
             self.fresh = False
         else:
             self._forget_replaced()  # an earlier agent may have ended before it did
@@ -210,6 +210,8 @@ def begin_install(
     ``unwanted()``: see :func:`compile_source`.
     """
     root.create()
+    if _serves(root.next):
+        root.promote_next()  # an earlier agent may have ended before it did
     root.clear_next()
     try:
         previous: Pinned | None = Pinned(root.current)
@@ -238,6 +240,18 @@ def begin_install(
         copied = migrate(previous, pinned)
         log(f"replacing an older build; {copied} entries copied into changed maps")
     return Installation(root, pinned, previous, fresh=True, copied_at=now, loading=loading)
+
+
+def _serves(directory: Path) -> bool:
+    """True if the build of a directory has taken over from another one, by its own settings."""
+    try:
+        with closing(Pinned(directory)) as build:
+            takeover = build.layout.maps["settings"].value.pick("takeover")
+            attached = build.layout.constant("TAKEOVER_ATTACHED")
+            settings = build.map("settings").lookup(bytes(4))
+            return settings is not None and takeover.unpack(settings) == (attached,)
+    except (KernelError, NotLoaded):
+        return False  # there is no build, or an older one without this setting
 
 
 def _in_thread(function: Callable[..., None], *args: object) -> Future[None]:
