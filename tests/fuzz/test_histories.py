@@ -235,6 +235,22 @@ KEPT: dict[str, tuple[int, list[Event]]] = {
             Collect(crowded=False),
         ],
     ),
+    "a client establishes and closes by one packet what an older build has opened": (
+        410002329,
+        [
+            Upgrade(number=2398477171),
+            Upgrade(number=3065599188),
+            sent(23, 2, 0, 2),
+            sent(23, 2, 0, sender=1),
+            Upgrade(number=438096138),
+            sent(23, 2, 0, 17),
+            sent(23, 2, 0, 17, sender=1),
+            Upgrade(number=1747085584),
+            Upgrade(number=736917772),
+            Pause(ns=11_000_000_000),
+            Collect(crowded=False),
+        ],
+    ),
 }
 
 

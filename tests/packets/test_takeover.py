@@ -216,6 +216,22 @@ def test_what_the_new_programs_have_established_has_no_second_entry(takeover: Ta
     assert takeover.states(takeover.new) == before
 
 
+@pytest.mark.parametrize("peers", TCP_PEERS, ids=str)
+def test_a_client_that_establishes_and_closes_by_one_packet_is_heard(
+    takeover: Takeover, peers: Peers
+) -> None:
+    """Its server has answered the old programs: what the answer acknowledges is not copied."""
+    takeover.begin(peers)
+    takeover.load()
+    takeover.take_over()
+    client, vip, backend = peers.client, peers.vip, peers.backend
+    with takeover.at(takeover.new):
+        peers.close(takeover.node, client, vip, backend, client)
+    takeover.node.installation.complete()
+    kept = states(takeover.new, "connections").values()
+    assert [(entry["fin_sent"], entry["fin_received"]) for entry in kept] == [(1, 1)] * 2
+
+
 def test_the_old_build_begins_nothing_on_the_fast_path(takeover: Takeover) -> None:
     takeover.load()
     before = settings_of(takeover.new)

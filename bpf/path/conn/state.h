@@ -131,7 +131,8 @@ static inline __u8 reset_judged(struct __sk_buff *skb, const struct packet *pack
  * True if a segment may be genuine. It may repeat data, and a window may shrink, so this is not as
  * strict: if a genuine FIN did not count, its connection would stay for a day. Before a server has
  * answered, its client has nothing to close. (A server may close before its client acknowledges
- * the answer: RFC 7413.)
+ * the answer: RFC 7413. And an answer may have been noted by an older build: its numbers are not
+ * copied.)
  */
 static inline bool segment_counts(struct __sk_buff *skb, const struct packet *packet,
 				  const struct connection *connection,
@@ -141,7 +142,7 @@ static inline bool segment_counts(struct __sk_buff *skb, const struct packet *pa
 	__s32 ahead;
 
 	if (!progress_known(receiver))
-		return !receiver || connection->reply || connection->established;
+		return !receiver || connection->reply || receiver->replied;
 	return !segment_place(skb, packet, receiver, &ahead, &window) ||
 	       (ahead >= -TCP_LONGEST_SEGMENT && ahead <= (__s64)window * 2 + TCP_LONGEST_SEGMENT);
 }
