@@ -251,7 +251,7 @@ class Connection:
         if segment.flags & FIN:
             if other.acknowledged is None:
                 # Before a server has answered, its client has nothing to close.
-                counts = sender == SERVER or self.established
+                counts = sender == SERVER or self.replied
             me.fin = me.fin or counts
         if not segment.flags & ACK:
             return
