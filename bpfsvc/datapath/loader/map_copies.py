@@ -6,7 +6,6 @@ import struct
 import sys
 from collections.abc import Callable
 
-from bpfsvc.datapath import syscall
 from bpfsvc.datapath.bpf_map import Map
 from bpfsvc.datapath.loader.shared_maps import is_shared
 from bpfsvc.datapath.maps.layout import Record
@@ -23,7 +22,7 @@ its end would be taken for a forged one; without any, the next packet says them.
 def copy_maps(old: Pinned, new: Pinned) -> int:
     """Copy every map that is not shared; return the number of entries.
 
-    Fields are matched by name; new ones start as zero. Entries that are there stay.
+    Fields are matched by name; new ones start as zero.
     """
     return sum(
         _copy(name, old, new)
@@ -38,15 +37,16 @@ def _copy(name: str, old: Pinned, new: Pinned) -> int:
         return 0
     source, target = old.map(name), new.map(name)
     keys, values = converter(before.key, layout.key), converter(before.value, layout.value)
-    is_array = layout.type.endswith("array")
-    flags = syscall.ANY if is_array else syscall.NOEXIST
+    most = target.max_entries if layout.type.endswith("array") else None
     copied = 0
     for batch in source.batches():
-        for key, value in batch:
-            new_key = keys(key)
-            if is_array and int.from_bytes(new_key, sys.byteorder) >= target.max_entries:
-                continue
-            copied += target.update(new_key, _per_cpu(values, value, source, target), flags)
+        entries = [
+            (keys(key), _per_cpu(values, value, source, target))
+            for key, value in batch
+            if most is None or int.from_bytes(key, sys.byteorder) < most
+        ]
+        target.update_many(entries)
+        copied += len(entries)
     return copied
 
 
