@@ -26,7 +26,7 @@ from bpfsvc.datapath.loader.source import load
 from bpfsvc.datapath.maps.pins import Pinned
 from tests.packets.builds import FIELD, Start, build, states
 from tests.packets.node import SIZES, UNSPEC, Node
-from tests.packets.packet import frame, same
+from tests.packets.packet import frame, same, tcp
 from tests.packets.peers import ALL_PEERS, TCP_PEERS, UDP_PEERS, Peers
 
 pytestmark = pytest.mark.slow
@@ -193,9 +193,13 @@ def test_what_the_new_programs_establish_or_remove_is_not_copied_again(
 
 
 def test_what_the_old_programs_establish_at_last_is_established(takeover: Takeover) -> None:
-    """After the tables were copied, and before the new programs serve."""
+    """After the tables were copied, and before the new programs serve.
+
+    The last packet of the server was long before: its entry is as old, and changes.
+    """
     node = takeover.node
     takeover.begin(*ALL_PEERS)
+    node.age(30)
     takeover.load()
     node.installation.take_over()
     with takeover.at(takeover.old):
@@ -203,6 +207,23 @@ def test_what_the_old_programs_establish_at_last_is_established(takeover: Takeov
     node.installation.catch_up()
     assert not states(takeover.new, "new_connections")
     assert takeover.states(takeover.new) == takeover.states(takeover.old)
+
+
+def test_what_one_end_closes_at_last_is_half_closed(takeover: Takeover) -> None:
+    """In both entries, of which the other end's is old."""
+    node = takeover.node
+    for peers in TCP_PEERS:
+        peers.connect(node, peers.client, peers.vip, peers.backend)
+    node.age(30)
+    takeover.load()
+    node.installation.take_over()
+    with takeover.at(takeover.old):
+        for peers in TCP_PEERS:
+            node.forward(tcp(peers.client, peers.vip, "FA"))
+    node.installation.catch_up()
+    assert takeover.states(takeover.new) == takeover.states(takeover.old)
+    kept = states(takeover.new, "connections").values()
+    assert [entry["fin_sent"] + entry["fin_received"] for entry in kept] == [1] * len(kept)
 
 
 def test_what_the_new_programs_have_established_has_no_second_entry(takeover: Takeover) -> None:

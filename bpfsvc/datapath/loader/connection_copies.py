@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import struct
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterator
 
 from bpfsvc.datapath import syscall
 from bpfsvc.datapath.loader.map_copies import converter
@@ -30,6 +31,17 @@ _CLOSING_NS = 500_000_000
 later is taken for one of a connection that was opened anew with the same entry."""
 
 
+_HOOKS = ("HOOK_INGRESS", "HOOK_EGRESS")
+_REVERSED = {
+    "after.source": "destination",
+    "after.destination": "source",
+    "after.source_port": "destination_port",
+    "after.destination_port": "source_port",
+    "after.protocol": "protocol",
+}
+"""Of what an entry makes of a packet: what it is in the key of the entry for answers."""
+
+
 def are_copied(old: Pinned, new: Pinned) -> bool:
     """True if connections have another layout in the newer build."""
     return not is_shared(NEW, old.layout, new.layout)
@@ -47,20 +59,57 @@ def copy_connections(old: Pinned, new: Pinned, since: int = 0, both: bool = Fals
         if before is None or is_shared(name, old.layout, new.layout):
             continue
         keys, values = converter(before.key, layout.key), converter(before.value, layout.value)
-        seen = before.value.pick("seen") if since and "seen" in before.value.names else None
         merger = _Merger(new, name, since) if both else None
-        for batch in old.map(name).batches():
-            entries = [
-                (keys(key), values(value))
-                for key, value in batch
-                if seen is None or seen.unpack(value)[0] >= since - _SEEN_NS
-            ]
+        some = since and "seen" in before.value.names
+        for batch in _recent(old, name, since) if some else old.map(name).batches():
+            entries = [(keys(key), values(value)) for key, value in batch]
             if merger:
                 merger.merge(entries)
             else:
                 new.map(name).update_many(entries)
                 for key, _ in entries if since and name == ESTABLISHED else ():
                     new.map(NEW).delete(key)
+
+
+_Batch = list[tuple[bytes, bytes]]
+"""Entries: keys and values."""
+
+
+def _recent(old: Pinned, name: str, since: int) -> Iterator[_Batch]:
+    """Yield the entries of connections with packets after a time, in batches.
+
+    A packet may change both entries of a connection, and the time of its own entry alone.
+    """
+    table, layout = old.map(name), old.layout.maps[name]
+    seen, partner_of = layout.value.pick("seen"), _partner_of(old, name)
+    for batch in table.batches():
+        recent = {
+            key: value for key, value in batch if seen.unpack(value)[0] >= since - _SEEN_NS
+        }
+        for partner in [partner_of(key, value) for key, value in recent.items()]:
+            if partner not in recent and (state := table.lookup(partner)):
+                recent[partner] = state
+        yield list(recent.items())
+
+
+def _partner_of(old: Pinned, name: str) -> Callable[[bytes, bytes], bytes]:
+    """Return the function that makes the key of an entry's partner (bpf/maps/connections.h)."""
+    layout = old.layout.maps[name]
+    to, hooks = layout.key.offsets(*layout.key.names), sum(map(old.layout.constant, _HOOKS))
+    fields = [
+        (to[name], at, struct.calcsize("=" + kind))
+        for field, kind, at in layout.value.places()
+        if (name := _REVERSED.get(field))
+    ]
+
+    def partner_of(key: bytes, value: bytes) -> bytes:
+        partner = bytearray(key)
+        for to_at, at, size in fields:
+            partner[to_at : to_at + size] = value[at : at + size]
+        partner[to["hook"]] = hooks - key[to["hook"]]
+        return bytes(partner)
+
+    return partner_of
 
 
 class _Merger:
@@ -77,7 +126,7 @@ class _Merger:
         self._created = record.pick("created")
         self._of_two = _of_two(record)
 
-    def merge(self, entries: Iterable[tuple[bytes, bytes]]) -> None:
+    def merge(self, entries: _Batch) -> None:
         """Write what becomes of some entries."""
         for key, value in entries:
             there = self._target.lookup(key)
