@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -251,6 +251,41 @@ def test_a_client_that_establishes_and_closes_by_one_packet_is_heard(
     takeover.node.installation.complete()
     kept = states(takeover.new, "connections").values()
     assert [(entry["fin_sent"], entry["fin_received"]) for entry in kept] == [(1, 1)] * 2
+
+
+def test_where_the_new_table_is_full_the_oldest_connections_make_room(takeover: Takeover) -> None:
+    """Both entries of a connection: a datagram that met one alone would be dropped."""
+    node, peers = takeover.node, UDP_PEERS[0]
+    room = SIZES.max_new_connections // 2
+    before, after = range(20000, 20000 + room - 200), range(30000, 30600)
+
+    def begin(ports: Iterable[int]) -> None:
+        for port in ports:
+            client = peers.with_port(peers.client, port)
+            peers.begin(node, client, peers.vip, peers.backend)
+
+    begin(before)
+    takeover.load()
+    takeover.take_over()
+    with takeover.at(takeover.new):
+        begin(after)
+    kept = clients(takeover.new, peers)
+    assert len(kept[0] & kept[1]) > room - 400
+    assert len(kept[0] ^ kept[1]) < 20
+    assert set(after) <= kept[0] & kept[1]
+    assert max(set(before) - kept[0]) < before[0] + 1200
+
+
+def clients(pinned: Pinned, peers: Peers) -> tuple[set[int], set[int]]:
+    """Return the ports of clients whose own entry is there, and whose entry for answers is."""
+    key = pinned.layout.maps["new_connections"].key
+    server = int(peers.backend.rpartition(":")[2])
+    ports: tuple[set[int], set[int]] = (set(), set())
+    for packed, _ in pinned.map("new_connections").items():
+        flow = key.unpack(packed)
+        is_reply = flow["source_port"] == server
+        ports[is_reply].add(int(flow["destination_port" if is_reply else "source_port"]))
+    return ports
 
 
 def test_the_old_build_begins_nothing_on_the_fast_path(takeover: Takeover) -> None:

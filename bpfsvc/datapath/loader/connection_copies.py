@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Iterator
 
 from bpfsvc.datapath import syscall
-from bpfsvc.datapath.loader.map_copies import converter
+from bpfsvc.datapath.loader.map_copies import Batch, converter, oldest_first
 from bpfsvc.datapath.loader.shared_maps import CONNECTIONS, ESTABLISHED, NEW, is_shared
 from bpfsvc.datapath.maps.layout import Record
 from bpfsvc.datapath.maps.pins import Pinned
@@ -61,7 +61,8 @@ def copy_connections(old: Pinned, new: Pinned, since: int = 0, both: bool = Fals
         keys, values = converter(before.key, layout.key), converter(before.value, layout.value)
         merger = _Merger(new, name, since) if both else None
         some = since and "seen" in before.value.names
-        for batch in _recent(old, name, since) if some else old.map(name).batches():
+        batches = _recent(old, name, since) if some else old.map(name).batches()
+        for batch in oldest_first(batches, before):
             entries = [(keys(key), values(value)) for key, value in batch]
             if merger:
                 merger.merge(entries)
@@ -71,11 +72,7 @@ def copy_connections(old: Pinned, new: Pinned, since: int = 0, both: bool = Fals
                     new.map(NEW).delete(key)
 
 
-_Batch = list[tuple[bytes, bytes]]
-"""Entries: keys and values."""
-
-
-def _recent(old: Pinned, name: str, since: int) -> Iterator[_Batch]:
+def _recent(old: Pinned, name: str, since: int) -> Iterator[Batch]:
     """Yield the entries of connections with packets after a time, in batches.
 
     A packet may change both entries of a connection, and the time of its own entry alone.
@@ -126,7 +123,7 @@ class _Merger:
         self._created = record.pick("created")
         self._of_two = _of_two(record)
 
-    def merge(self, entries: _Batch) -> None:
+    def merge(self, entries: Batch) -> None:
         """Write what becomes of some entries."""
         for key, value in entries:
             there = self._target.lookup(key)
@@ -196,14 +193,12 @@ def remove_ended(old: Pinned, new: Pinned, until: int | None = None) -> None:
         if before is None or before.key != layout.key or is_shared(name, old.layout, new.layout):
             continue
         seen, tables = layout.value.pick("seen"), [old.map(name)] if until is None else both
-        quiet = (
-            key
-            for batch in new.map(name).batches()
-            for key, value in batch
-            if until is None or seen.unpack(value)[0] < until
-        )
-        ended = [key for key in quiet if all(table.lookup(key) is None for table in tables)]
-        new.map(name).delete_many(ended)
+        for batch in new.map(name).batches():
+            quiet = [k for k, value in batch if until is None or seen.unpack(value)[0] < until]
+            # At once: the next connection from a port may have the same key.
+            new.map(name).delete_many(
+                [key for key in quiet if all(table.lookup(key) is None for table in tables)]
+            )
 
 
 def open_filter(old: Pinned, new: Pinned) -> None:

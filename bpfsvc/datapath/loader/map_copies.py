@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import struct
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from bpfsvc.datapath.bpf_map import Map
 from bpfsvc.datapath.loader.shared_maps import is_shared
-from bpfsvc.datapath.maps.layout import Record
+from bpfsvc.datapath.maps.layout import MapLayout, Record
 from bpfsvc.datapath.maps.pins import Pinned
 from bpfsvc.datapath.maps.registry import Role, map_info
+
+Batch = list[tuple[bytes, bytes]]
+"""Entries of a map: keys and values."""
+
+_BATCH = 1024
 
 _COPIED_TYPES = ("hash", "lru_hash", "lpm_trie", "array", "percpu_array", "percpu_hash")
 
@@ -39,7 +44,7 @@ def _copy(name: str, old: Pinned, new: Pinned) -> int:
     keys, values = converter(before.key, layout.key), converter(before.value, layout.value)
     most = target.max_entries if layout.type.endswith("array") else None
     copied = 0
-    for batch in source.batches():
+    for batch in oldest_first(source.batches(), before):
         entries = [
             (keys(key), _per_cpu(values, value, source, target))
             for key, value in batch
@@ -48,6 +53,22 @@ def _copy(name: str, old: Pinned, new: Pinned) -> int:
         target.update_many(entries)
         copied += len(entries)
     return copied
+
+
+def oldest_first(batches: Iterator[Batch], layout: MapLayout) -> Iterator[Batch]:
+    """Yield batches of entries; those of connections that the kernel may evict, in their order.
+
+    The kernel evicts first what was written first. In the order in which a map is read it would
+    evict recent connections, and of a connection one entry without the other one.
+    """
+    if layout.type != "lru_hash" or "created" not in layout.value.names:
+        yield from batches
+        return
+    created = layout.value.pick("created")
+    entries = [entry for batch in batches for entry in batch]
+    entries.sort(key=lambda entry: created.unpack(entry[1]))
+    for at in range(0, len(entries), _BATCH):
+        yield entries[at : at + _BATCH]
 
 
 def converter(old: Record, new: Record) -> Callable[[bytes], bytes]:

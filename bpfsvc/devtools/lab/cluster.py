@@ -94,10 +94,10 @@ class LabAgent:
         self.process.send_signal(number)
         return self.ended()
 
-    def ended(self) -> int:
+    def ended(self, timeout: float = 10.0) -> int:
         """Wait for the end and return the exit status; the error says where the agent waits."""
         try:
-            return self.process.wait(timeout=stretched(10))
+            return self.process.wait(timeout=stretched(timeout))
         except subprocess.TimeoutExpired as error:
             threads = Path(f"/proc/{self.process.pid}/task").iterdir()
             waits = "\n".join((thread / "stack").read_text() for thread in threads)
