@@ -80,9 +80,7 @@ def _recent(old: Pinned, name: str, since: int) -> Iterator[Batch]:
     table, layout = old.map(name), old.layout.maps[name]
     seen, partner_of = layout.value.pick("seen"), _partner_of(old, name)
     for batch in table.batches():
-        recent = {
-            key: value for key, value in batch if seen.unpack(value)[0] >= since - _SEEN_NS
-        }
+        recent = {key: value for key, value in batch if seen.unpack(value)[0] >= since - _SEEN_NS}
         for partner in [partner_of(key, value) for key, value in recent.items()]:
             if partner not in recent and (state := table.lookup(partner)):
                 recent[partner] = state
@@ -94,9 +92,9 @@ def _partner_of(old: Pinned, name: str) -> Callable[[bytes, bytes], bytes]:
     layout = old.layout.maps[name]
     to, hooks = layout.key.offsets(*layout.key.names), sum(map(old.layout.constant, _HOOKS))
     fields = [
-        (to[name], at, struct.calcsize("=" + kind))
+        (to[_REVERSED[field]], at, struct.calcsize("=" + kind))
         for field, kind, at in layout.value.places()
-        if (name := _REVERSED.get(field))
+        if field in _REVERSED
     ]
 
     def partner_of(key: bytes, value: bytes) -> bytes:
