@@ -13,10 +13,14 @@ FIELD = "mark"
 
 def copy_with_another_layout(directory: Path) -> None:
     """Copy the package to a directory, and give connections one field more there."""
-    package = directory / "bpfsvc"
-    ignored = shutil.ignore_patterns("__pycache__")
-    shutil.copytree(Path(bpfsvc.__file__).parent, package, ignore=ignored)
-    header = package / "bpf" / "maps" / "connections.h"
+    header = copy_of_package(directory) / "bpf" / "maps" / "connections.h"
     before, struct, after = header.read_text().partition("struct connection {\n")
     assert struct
     header.write_text(f"{before}{struct}\t__u64 {FIELD};\n{after}")
+
+
+def copy_of_package(directory: Path) -> Path:
+    """Copy the package to a directory, from which agents can be started, and return its place."""
+    package = directory / "bpfsvc"
+    ignored = shutil.ignore_patterns("__pycache__")
+    return Path(shutil.copytree(Path(bpfsvc.__file__).parent, package, ignore=ignored))

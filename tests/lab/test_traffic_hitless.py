@@ -1,14 +1,12 @@
 """Agents that die, come back and are replaced while traffic flows, and that leave no trace.
 
-The load is of every kind: new connections and long streams, by packets and by sockets, from inside
-and from outside, and datagrams. Not one of them may fail.
+Not one connection or datagram of the load may fail.
 """
 
 from __future__ import annotations
 
 import subprocess
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -16,11 +14,10 @@ import pytest
 from bpfsvc.datapath.maps.pins import Pinned, PinRoot
 from bpfsvc.datapath.syscall import program_id
 from bpfsvc.devtools.lab.dial import ask, connect, tally
-from bpfsvc.devtools.lab.load import Kind, Load
-from bpfsvc.devtools.lab.namespace import Namespace
 from bpfsvc.devtools.lab.node import LabNode
 from bpfsvc.devtools.lab.objects import service_cidr
-from bpfsvc.devtools.lab.patience import stretched, wait
+from bpfsvc.devtools.lab.patience import wait
+from tests.lab.mixed_load import mixed_load, work_on
 from tests.lab.other_build import FIELD, copy_with_another_layout
 from tests.lab.testbed import ONE, WEB, Testbed, built_testbed, objects
 
@@ -38,53 +35,13 @@ def running() -> Iterator[Testbed]:
         yield testbed
 
 
-@contextmanager
-def _load(testbed: Testbed, pause: float = 0.0) -> Iterator[list[Load]]:
-    """Keep up load of every kind; at the end, none may have failed.
-
-    ``pause``: seconds between two connections of the pod; the others take a little time anyway.
-    """
-    pods = tuple(pod.name for pod in testbed.lab.pods)
-    pod, node, client = testbed.pod, testbed.node, testbed.client
-    wanted: list[tuple[Namespace, Kind, str, int, dict[str, object]]] = [
-        (pod, "connect", WEB.vip(4), 80, {"interval": pause}),
-        (pod, "stream", WEB.vip(6), 80, {}),
-        (pod, "datagram", WEB.vip(4), 80, {}),
-        (pod, "datagram", WEB.vip(6), 80, {"fresh": False}),
-        (node, "connect", WEB.vip(6), 80, {"interval": 0.01}),
-        (node, "stream", WEB.vip(4), 80, {}),
-        (client, "connect", node.address(), WEB.node_port, {"interval": 0.01}),
-        (client, "stream", node.address(), WEB.node_port, {}),
-        (client, "datagram", node.address(), WEB.node_port, {"workers": 4}),
-        (client, "datagram", node.address(6), WEB.node_port, {"workers": 4}),
-    ]
-    usual = {"seconds": stretched(60), "interval": 0.02, "expected": pods}
-    loads = [
-        place.load(kind, address, number, **{**usual, **more})
-        for place, kind, address, number, more in wanted
-    ]
-    for load in loads:
-        load.more(20)
-    yield loads
-    for load in loads:
-        load.more(20)
-    for load in loads:
-        result = load.stop()
-        assert result.failures == {}, result.examples
-
-
-def _work_on(loads: list[Load]) -> None:
-    for load in loads:
-        load.more(20)
-
-
 def test_kill_and_restart_lose_nothing(running: Testbed) -> None:
     """Killed or stopped, the agent leaves its entries in the kernel, and the next one uses them."""
     node, cluster = running.node, running.cluster
     for end in (cluster.kill, cluster.stop):
-        with _load(running) as loads:
+        with mixed_load(running) as loads:
             end(node)
-            _work_on(loads)
+            work_on(loads)
             cluster.start(node)
     assert "replacing an older build" not in cluster.agents[node.name].log
 
@@ -145,9 +102,9 @@ def test_a_changed_layout_takes_over_under_load(running: Testbed, tmp_path: Path
 
 def _take_over(testbed: Testbed, options: Sequence[str] = (), checkout: Path | None = None) -> None:
     node, cluster = testbed.node, testbed.cluster
-    with _load(testbed, pause=0.01) as loads:  # the compiler wants a core too
+    with mixed_load(testbed, pause=0.01) as loads:  # the compiler wants a core too
         cluster.kill(node)
-        _work_on(loads)
+        work_on(loads)
         cluster.start(node, options=options, cwd=checkout)
     assert "replacing an older build" in cluster.agents[node.name].log
 
