@@ -80,7 +80,6 @@ class Upgrades:
                 migrate(old, new)
                 self._made = _Replacement(self._node.root, new, old, fresh=True, copied_at=now)
             elif self.phase == Phase.COPIED:
-                self._made.catch_up()
                 self._made.call_replaced()
                 self._attach(Random(number))
             elif self.phase == Phase.ATTACHING:

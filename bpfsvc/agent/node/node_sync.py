@@ -97,7 +97,6 @@ class NodeSync:
         if installation.previous:
             # What is fast may be forbidden by now. It has settings of its own.
             begin_nothing_fast(installation.previous)
-        installation.catch_up()
         installation.attach_begins()
         if installation.copies_connections:
             self._take_over(network)

@@ -115,11 +115,14 @@ class Installation:
         Then the new programs serve where they are attached.
         """
         assert self._previous
-        self._old_serve_alone = False
         steps = self.pinned.map("steps")
-        for number, name in self._places_of_replaced():
-            steps.update(number, self._previous.program(name).to_bytes(4, sys.byteorder))
-        self._old_serve_alone = True
+        try:
+            for number, name in self._places_of_replaced():
+                steps.update(number, self._previous.program(name).to_bytes(4, sys.byteorder))
+        except BpfsvcError:
+            self.catch_up()
+            self._old_serve_alone = False
+            raise
 
     def _places_of_replaced(self) -> list[tuple[bytes, str]]:
         first = self.pinned.map("steps").max_entries - len(_REPLACED)
