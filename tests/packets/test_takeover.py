@@ -19,6 +19,7 @@ from scapy.layers.l2 import Ether
 from scapy.packet import Packet
 
 from bpfsvc.agent.node.node_maps import begin_nothing_fast
+from bpfsvc.base.errors import BpfsvcError
 from bpfsvc.datapath import syscall
 from bpfsvc.datapath.loader.connection_copies import copy_connections
 from bpfsvc.datapath.loader.shared_maps import CONNECTIONS
@@ -251,6 +252,31 @@ def test_a_client_that_establishes_and_closes_by_one_packet_is_heard(
     takeover.node.installation.complete()
     kept = states(takeover.new, "connections").values()
     assert [(entry["fin_sent"], entry["fin_received"]) for entry in kept] == [(1, 1)] * 2
+
+
+def test_if_old_programs_cannot_be_called_the_new_ones_have_all_connections_at_once(
+    takeover: Takeover,
+) -> None:
+    """As if the pin of one were missing: then none is called. What the new ones change stays."""
+    node, (peers, other) = takeover.node, TCP_PEERS
+    takeover.newer()
+    takeover.new = node.pinned
+    with takeover.at(takeover.old):
+        for some in (peers, other):
+            some.connect(node, some.client, some.vip, some.backend)
+    (node.root.current / "programs" / "egress_l3").unlink()
+    node.installation.attach_begins()
+    with pytest.raises(BpfsvcError):
+        node.installation.call_replaced()
+    assert takeover.states(takeover.new) == takeover.states(takeover.old)
+    steps = takeover.new.map("steps").count()
+    assert steps == takeover.new.layout.constant("STEPS")
+    peers.close(node, peers.client, peers.vip, peers.backend, peers.client)
+    node.installation.take_over()
+    node.installation.complete()
+    ends = [entry["fin_sent"] for entry in states(takeover.new, "connections").values()]
+    assert sorted(ends) == [0, 0, 1, 1]
+    assert takeover.works(other, takeover.new, takeover.new)
 
 
 def test_where_the_new_table_is_full_the_oldest_connections_make_room(takeover: Takeover) -> None:

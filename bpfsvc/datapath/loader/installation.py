@@ -15,7 +15,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
 
-from bpfsvc.base.errors import KernelError
+from bpfsvc.base.errors import BpfsvcError, KernelError
 from bpfsvc.datapath.loader.builder import make_build
 from bpfsvc.datapath.loader.bytecode_cache import BytecodeCache
 from bpfsvc.datapath.loader.connection_copies import (
@@ -120,6 +120,7 @@ class Installation:
             for number, name in self._places_of_replaced():
                 steps.update(number, self._previous.program(name).to_bytes(4, sys.byteorder))
         except BpfsvcError:
+            self._forget_replaced()  # all four are called, or none
             self.catch_up()
             self._old_serve_alone = False
             raise
