@@ -46,6 +46,9 @@ class _Replacement(Installation):
     def put_in_force(self) -> None:
         return
 
+    def _mark_copied(self) -> None:
+        return
+
 
 class Upgrades:
     """Two builds of a node, each of which replaces the other; one is loaded when needed."""

@@ -17,9 +17,10 @@ from tests.packets.fast_path import FastPathTestbed, fast_path, prepare
 from tests.packets.loads import HALF_OPEN, Loaded
 from tests.packets.node import Node
 from tests.packets.peers import ALL_PEERS, SCTP_PEERS, TCP_PEERS, UDP_PEERS, Peers
+from tests.packets.takeover import takeover
 from tests.packets.uplink import Uplink, uplink
 
-__all__ = ["compiled", "start"]
+__all__ = ["compiled", "start", "takeover"]
 
 
 def mostly_fast(all_peers: Sequence[Peers]) -> list[ParameterSet]:

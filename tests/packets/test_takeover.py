@@ -7,120 +7,28 @@ the old build. (``tests/fuzz/upgrades.py`` does the same in random histories.)
 from __future__ import annotations
 
 import itertools
-import os
 import time
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
-from scapy.layers.l2 import Ether
-from scapy.packet import Packet
+from scapy.layers.sctp import SCTPChunkAbort, SCTPChunkCookieAck, SCTPChunkCookieEcho
 
 from bpfsvc.agent.node.node_maps import begin_nothing_fast
 from bpfsvc.base.errors import BpfsvcError
-from bpfsvc.datapath import syscall
+from bpfsvc.datapath.bpf_map import Map
 from bpfsvc.datapath.loader.connection_copies import copy_connections
-from bpfsvc.datapath.loader.shared_maps import CONNECTIONS
 from bpfsvc.datapath.loader.source import load
 from bpfsvc.datapath.maps.pins import Pinned
-from tests.packets.builds import FIELD, Start, build, states
-from tests.packets.node import SIZES, UNSPEC, Node
-from tests.packets.packet import frame, same, tcp
-from tests.packets.peers import ALL_PEERS, TCP_PEERS, UDP_PEERS, Peers
+from tests.packets.builds import Start, states
+from tests.packets.node import SIZES
+from tests.packets.packet import sctp, sctp_init, sctp_init_ack, tcp
+from tests.packets.peers import ALL_PEERS, SCTP_PEERS, TCP_PEERS, UDP_PEERS, Peers
+from tests.packets.takeover import Takeover
 
 pytestmark = pytest.mark.slow
 
 HOOKS = ("ingress", "egress")
-
-
-class Takeover:
-    """A node with an old and a new build, and clients of a Service of each kind of peers."""
-
-    def __init__(self, node: Node, newer: Callable[[], None]) -> None:
-        self.node, self.newer = node, newer
-        self.old = self.new = node.pinned
-        for peers in ALL_PEERS:
-            peers.service(node, [peers.backend], str(peers))
-
-    def load(self) -> None:
-        """Load the new build, which copies what there is; its programs call the old ones."""
-        self.newer()
-        self.new = self.node.pinned
-        self.node.installation.attach_begins()
-        self.node.installation.call_replaced()
-        self.settle("TAKEOVER_ATTACHING")
-
-    def settle(self, phase: str) -> None:
-        """Tell the new programs how far it is."""
-        with self.at(self.new):
-            self.node.settings(takeover=self.new.layout.constant(phase))
-
-    def take_over(self) -> None:
-        """Have the new programs serve."""
-        self.node.installation.take_over()
-        self.settle("TAKEOVER_ATTACHED")
-
-    def begin(self, *some: Peers) -> None:
-        """Have clients begin connections, which are in a table of their own until established."""
-        self.node.half_open(1 << 20)
-        for peers in some:
-            peers.begin(self.node, peers.client, peers.vip, peers.backend)
-
-    def establish(self, *some: Peers) -> None:
-        """Establish the connections that clients have begun."""
-        for peers in some:
-            comes, goes = peers.proof(peers.client, peers.vip, peers.backend, peers.client)
-            assert same(self.node.forward(comes), goes)
-
-    @contextmanager
-    def at(self, pinned: Pinned) -> Iterator[None]:
-        """Run the programs of a build, and read its maps."""
-        before, self.node.pinned = self.node.pinned, pinned
-        yield
-        self.node.pinned = before
-
-    def passes(self, packet: Packet, wanted: Packet, ingress: Pinned, egress: Pinned) -> bool:
-        """True if a packet leaves as another one, by the programs of these builds."""
-        with self.at(ingress):
-            verdict, routed = self.node.run("ingress", packet, arrived=self.node.interface)
-        if verdict != UNSPEC:
-            return False
-        with self.at(egress):
-            verdict, left = self.node.run("egress", routed, arrived=self.node.interface)
-        return verdict == UNSPEC and same(left, wanted)
-
-    def works(self, peers: Peers, ingress: Pinned, egress: Pinned) -> bool:
-        """True if a connection works that is not masqueraded."""
-        client, vip, backend = peers.client, peers.vip, peers.backend
-        sent = peers.data(client, vip), peers.data(client, backend)
-        answered = peers.data(backend, client), peers.data(vip, client)
-        return all(self.passes(*packets, ingress, egress) for packets in (sent, answered))
-
-    def passes_directly(self, peers: Peers, ingress: Pinned, egress: Pinned) -> bool:
-        """True if a connection past the Service works."""
-        client = peers.with_port(peers.client, 41000)
-        packets = peers.data(client, peers.backend), peers.data(peers.backend, client)
-        return all(self.passes(packet, packet, ingress, egress) for packet in packets)
-
-    def states(self, pinned: Pinned) -> dict[str, dict[bytes, dict[str, int | bytes]]]:
-        """Return the entries of a build, without what is not copied or not kept up to date."""
-        left_out = ("mark", "acknowledged", "window", "tick")
-        return {
-            name: {
-                key: {field: value for field, value in entry.items() if field not in left_out}
-                for key, entry in states(pinned, name).items()
-            }
-            for name in CONNECTIONS
-        }
-
-
-@pytest.fixture
-def takeover(start: Start, tmp_path: Path) -> Takeover:
-    node = start(load(SIZES))
-    newer = build(tmp_path / "bpf", FIELD)
-    return Takeover(node, lambda: node.load(newer))
 
 
 def test_connections_work_by_each_mixture_of_both_builds(takeover: Takeover) -> None:
@@ -279,6 +187,70 @@ def test_if_old_programs_cannot_be_called_the_new_ones_have_all_connections_at_o
     assert takeover.works(other, takeover.new, takeover.new)
 
 
+def test_if_neither_they_can_be_called_nor_all_be_copied_what_the_new_ones_open_stays(
+    takeover: Takeover, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As if the kernel had no memory for an entry."""
+    node, peers = takeover.node, UDP_PEERS[0]
+    takeover.newer()
+    takeover.new = node.pinned
+    (node.root.current / "programs" / "egress_l3").unlink()
+    node.installation.attach_begins()
+    with takeover.at(takeover.old):
+        peers.connect(node, peers.external, peers.vip, peers.backend)
+    monkeypatch.setattr(Map, "update_many", _no_memory)
+    with pytest.raises(BpfsvcError):
+        node.installation.call_replaced()
+    monkeypatch.undo()
+    peers.connect(node, peers.client, peers.vip, peers.backend)
+    before = takeover.states(takeover.new)["connections"]
+    node.installation.take_over()
+    assert before
+    assert takeover.states(takeover.new)["connections"].items() >= before.items()
+
+
+def _no_memory(*_: object) -> None:
+    raise BpfsvcError("no memory for an entry")
+
+
+@pytest.mark.parametrize("peers", ALL_PEERS, ids=str)
+def test_what_the_new_programs_have_established_stays_though_the_old_build_has_evicted_it(
+    takeover: Takeover, peers: Peers
+) -> None:
+    """After it was copied: a packet of one end renews one of both entries."""
+    node = takeover.node
+    takeover.load()
+    with takeover.at(takeover.old):
+        takeover.begin(peers)
+        node.age(5)
+    node.installation.take_over()
+    old = takeover.old.map("new_connections")
+    old.delete_many([key for key, _ in old.items()])
+    takeover.settle("TAKEOVER_ATTACHED")
+    takeover.establish(peers)
+    node.installation.put_in_force()
+    node.installation.catch_up()
+    takeover.settle("TAKEOVER_NONE")
+    node.installation.complete()
+    assert takeover.works(peers, takeover.new, takeover.new)
+
+
+def test_an_association_that_was_copied_ends_by_an_abort(takeover: Takeover) -> None:
+    """Its tags are known: no packet says them but the first ones."""
+    node, peers = takeover.node, SCTP_PEERS[0]
+    cookie = SCTPChunkCookieEcho(cookie=b"abcd")
+    node.forward(sctp_init(peers.client, peers.vip))
+    node.forward(sctp_init_ack(peers.backend, peers.client))
+    node.forward(sctp(peers.client, peers.vip, cookie))
+    node.forward(sctp(peers.backend, peers.client, SCTPChunkCookieAck()))
+    takeover.load()
+    takeover.take_over()
+    node.installation.complete()
+    node.forward(sctp(peers.client, peers.vip, SCTPChunkAbort()))
+    assert all(entry["reset"] for entry in states(takeover.new, "connections").values())
+    assert node.count("connections") == 2
+
+
 def test_where_the_new_table_is_full_the_oldest_connections_make_room(takeover: Takeover) -> None:
     """Both entries of a connection: a datagram that met one alone would be dropped."""
     node, peers = takeover.node, UDP_PEERS[0]
@@ -326,66 +298,6 @@ def test_the_old_build_begins_nothing_on_the_fast_path(takeover: Takeover) -> No
 def settings_of(pinned: Pinned) -> dict[str, int | bytes]:
     record = pinned.layout.maps["settings"].value
     return record.unpack(pinned.map("settings").lookup(bytes(4)) or b"")
-
-
-def test_programs_of_an_agent_that_ended_meanwhile_go_on(takeover: Takeover) -> None:
-    """Until those of the next agent are attached, whose build is made in the same place."""
-    node, peers = takeover.node, TCP_PEERS[0]
-    takeover.load()
-    peers.connect(node, peers.client, peers.vip, peers.backend)
-    program = syscall.get(node.root.next / "programs" / "ingress")
-    takeover.new.close()
-    takeover.newer()
-    packet = frame(peers.data(peers.client, peers.vip))
-    for _ in range(20):  # the kernel empties an array of programs within a second
-        time.sleep(0.1)
-        verdict, left = syscall.program_test_run(program, packet)
-        assert verdict == UNSPEC
-        assert same(Ether(left).payload, peers.data(peers.client, peers.backend))
-    os.close(program)
-    node.installation.complete()
-    assert sorted(path.name for path in node.root.path.iterdir()) == ["current"]
-
-
-def test_the_new_build_is_in_force_when_it_serves(takeover: Takeover) -> None:
-    """Another agent that comes then must not copy from the old build once more."""
-    node, digest = takeover.node, takeover.old.layout.digest
-    takeover.load()
-    assert Pinned(node.root.current).layout.digest == digest
-    takeover.take_over()
-    node.installation.put_in_force()
-    assert Pinned(node.root.current).layout.digest == takeover.new.layout.digest != digest
-    assert Pinned(node.root.old).layout.digest == digest
-    node.installation.complete()
-    assert not node.root.old.exists()
-
-
-def test_an_agent_finds_the_build_that_serves_though_the_agent_before_had_to_end_at_once(
-    takeover: Takeover,
-) -> None:
-    """Before it could put that build in force. The programs of that build have opened more."""
-    node, peers = takeover.node, TCP_PEERS[0]
-    takeover.load()
-    takeover.take_over()
-    peers.connect(node, peers.client, peers.vip, peers.backend)
-    takeover.newer()
-    assert not node.installation.fresh
-    assert takeover.works(peers, node.pinned, node.pinned)
-
-
-def test_connections_of_the_old_build_stay_though_an_agent_ended_before_the_new_one_serves(
-    takeover: Takeover,
-) -> None:
-    """After it had copied them. The old build serves on and opens more."""
-    node, peers = takeover.node, TCP_PEERS[0]
-    takeover.load()
-    node.installation.take_over()
-    with takeover.at(takeover.old):
-        peers.connect(node, peers.client, peers.vip, peers.backend)
-    takeover.newer()
-    takeover.new = node.pinned
-    takeover.settle("TAKEOVER_NONE")
-    assert takeover.works(peers, takeover.new, takeover.new)
 
 
 @pytest.mark.parametrize("table", ["max_connections", "max_new_connections"])

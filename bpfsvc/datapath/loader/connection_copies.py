@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
+import socket
 import struct
 import sys
 from collections.abc import Callable, Iterator
 
 from bpfsvc.datapath import syscall
-from bpfsvc.datapath.loader.map_copies import Batch, converter, oldest_first
+from bpfsvc.datapath.loader.map_copies import converter
 from bpfsvc.datapath.loader.shared_maps import CONNECTIONS, ESTABLISHED, NEW, is_shared
-from bpfsvc.datapath.maps.layout import Record
+from bpfsvc.datapath.maps.layout import MapLayout, Record
 from bpfsvc.datapath.maps.pins import Pinned
 
 _FILTER = "port_filters"
 _SEEN_NS = 3_000_000_000
 """More than ``seen`` may be older than the last packet: it is exact to about a second."""
-COARSE_NS = 10_000_000
+_COARSE_NS = 10_000_000
 """The clock of ``seen`` is behind by a tick of the kernel, which has 100 in a second or more."""
 
 _TIMES = ("created", "seen")
@@ -30,6 +31,13 @@ _CLOSING_NS = 500_000_000
 """The time in which the last packets of a closed connection come. A packet without FIN that comes
 later is taken for one of a connection that was opened anew with the same entry."""
 
+_Batch = list[tuple[bytes, bytes]]
+"""Entries of a map: keys and values."""
+
+_BATCH = 1024
+
+_NUMBERS = frozenset({"acknowledged", "window"})
+"""What the sender of a packet has said of the other direction."""
 
 _HOOKS = ("HOOK_INGRESS", "HOOK_EGRESS")
 _REVERSED = {
@@ -47,32 +55,64 @@ def are_copied(old: Pinned, new: Pinned) -> bool:
     return not is_shared(NEW, old.layout, new.layout)
 
 
-def copy_connections(old: Pinned, new: Pinned, since: int = 0, both: bool = False) -> None:
-    """Copy connections with packets after a time, in ns of CLOCK_MONOTONIC.
+def copy_connections(old: Pinned, new: Pinned, since: int = 0, both: bool = False) -> int:
+    """Copy entries of connections with packets after a time; return how many.
 
-    ``both``: the new programs have served, too. Then the later state of an entry stays.
+    ``since``: in ns of CLOCK_MONOTONIC. ``both``: the new programs have served, too. Then the later
+    state of an entry stays.
     """
     open_filter(old, new)
+    copied = 0
     # In the order of the programs, so none is missed that they move meanwhile.
     for name in CONNECTIONS:
         before, layout = old.layout.maps.get(name), new.layout.maps[name]
         if before is None or is_shared(name, old.layout, new.layout):
             continue
-        keys, values = converter(before.key, layout.key), converter(before.value, layout.value)
+        keys, value_of = converter(before.key, layout.key), _converter_of_values(before, layout)
         merger = _Merger(new, name, since) if both else None
         some = since and "seen" in before.value.names
         batches = _recent(old, name, since) if some else old.map(name).batches()
-        for batch in oldest_first(batches, before):
-            entries = [(keys(key), values(value)) for key, value in batch]
+        for batch in _oldest_first(batches, before):
+            entries = [(keys(key), value_of(key, value)) for key, value in batch]
+            copied += len(entries)
             if merger:
                 merger.merge(entries)
             else:
                 new.map(name).update_many(entries)
                 for key, _ in entries if since and name == ESTABLISHED else ():
                     new.map(NEW).delete(key)
+    return copied
 
 
-def _recent(old: Pinned, name: str, since: int) -> Iterator[Batch]:
+def _converter_of_values(old: MapLayout, new: MapLayout) -> Callable[[bytes, bytes], bytes]:
+    """Return the function that makes the new value of an old entry.
+
+    Of TCP without the numbers, which the old programs go on to change: with old ones its end would
+    be taken for a forged one; without any, the next packet says them. Tags of SCTP do not change.
+    """
+    protocol = old.key.offsets("protocol")["protocol"]
+    whole = converter(old.value, new.value)
+    without = converter(old.value, new.value, _NUMBERS)
+    return lambda key, value: (without if key[protocol] == socket.IPPROTO_TCP else whole)(value)
+
+
+def _oldest_first(batches: Iterator[_Batch], layout: MapLayout) -> Iterator[_Batch]:
+    """Yield batches of entries; those of connections that the kernel may evict, in their order.
+
+    The kernel evicts first what was written first. In the order in which a map is read it would
+    evict recent connections, and of a connection one entry without the other one.
+    """
+    if layout.type != "lru_hash" or "created" not in layout.value.names:
+        yield from batches
+        return
+    created = layout.value.pick("created")
+    entries = [entry for batch in batches for entry in batch]
+    entries.sort(key=lambda entry: created.unpack(entry[1]))
+    for at in range(0, len(entries), _BATCH):
+        yield entries[at : at + _BATCH]
+
+
+def _recent(old: Pinned, name: str, since: int) -> Iterator[_Batch]:
     """Yield the entries of connections with packets after a time, in batches.
 
     A packet may change both entries of a connection, and the time of its own entry alone.
@@ -121,7 +161,7 @@ class _Merger:
         self._created = record.pick("created")
         self._of_two = _of_two(record)
 
-    def merge(self, entries: Batch) -> None:
+    def merge(self, entries: _Batch) -> None:
         """Write what becomes of some entries."""
         for key, value in entries:
             there = self._target.lookup(key)
@@ -134,7 +174,7 @@ class _Merger:
                 merged = self._of_two(state, value)
                 if merged != there:
                     self._target.update(key, merged)
-            elif self._created_at(value) >= self._since - COARSE_NS:
+            elif self._created_at(value) >= self._since - _COARSE_NS:
                 # Else it was copied before, and has been removed since.
                 self._target.update(key, value, syscall.NOEXIST)
             if other:
@@ -180,23 +220,44 @@ def _of_two(record: Record) -> Callable[[bytes, bytes], bytes]:
 def remove_ended(old: Pinned, new: Pinned, until: int | None = None) -> None:
     """Remove connections that the old programs have removed after they were copied.
 
-    No packet of theirs comes any more, and as they were copied they would stay for a day.
-    ``until``: when the new programs began to serve, in ns of CLOCK_MONOTONIC. A connection with a
-    later packet may be one that only the new programs have, and they may have moved it from one
-    table to the other one. None: they have not begun.
+    As they were copied they would stay for a day. ``until``: when the new programs began to serve,
+    in ns of CLOCK_MONOTONIC. A connection with a later packet may be one that only the new programs
+    have, or that they have established. None: they have not begun.
     """
     both = [old.map(name) for name in CONNECTIONS if name in old.layout.maps]
     for name in CONNECTIONS:
         before, layout = old.layout.maps.get(name), new.layout.maps[name]
         if before is None or before.key != layout.key or is_shared(name, old.layout, new.layout):
             continue
-        seen, tables = layout.value.pick("seen"), [old.map(name)] if until is None else both
+        tables, is_quiet = [old.map(name)] if until is None else both, _is_quiet(new, name, until)
         for batch in new.map(name).batches():
-            quiet = [k for k, value in batch if until is None or seen.unpack(value)[0] < until]
+            gone = [
+                (key, value)
+                for key, value in batch
+                if is_quiet(value) and all(table.lookup(key) is None for table in tables)
+            ]
             # At once: the next connection from a port may have the same key.
-            new.map(name).delete_many(
-                [key for key in quiet if all(table.lookup(key) is None for table in tables)]
-            )
+            new.map(name).delete_many(_without_partner_in_use(new, name, gone, is_quiet))
+
+
+def _is_quiet(new: Pinned, name: str, since: int | None) -> Callable[[bytes], bool]:
+    """Return the function that tells whether an entry has had no packet after a time."""
+    if since is None:
+        return lambda _: True
+    seen = new.layout.maps[name].value.pick("seen")
+    return lambda state: bool(seen.unpack(state)[0] < since - _SEEN_NS)
+
+
+def _without_partner_in_use(
+    new: Pinned, name: str, entries: _Batch, is_quiet: Callable[[bytes], bool]
+) -> list[bytes]:
+    """Return the keys of entries, without those whose partner has had a packet instead."""
+    partner_of, tables = _partner_of(new, name), [new.map(table) for table in CONNECTIONS]
+    return [
+        key
+        for key, value in entries
+        if all(is_quiet(table.lookup(partner_of(key, value)) or value) for table in tables)
+    ]
 
 
 def open_filter(old: Pinned, new: Pinned) -> None:

@@ -19,10 +19,8 @@ from bpfsvc.base.errors import BpfsvcError, KernelError
 from bpfsvc.datapath.loader.builder import make_build
 from bpfsvc.datapath.loader.bytecode_cache import BytecodeCache
 from bpfsvc.datapath.loader.connection_copies import (
-    COARSE_NS,
     are_copied,
     copy_connections,
-    open_filter,
     remove_ended,
 )
 from bpfsvc.datapath.loader.map_copies import copy_maps
@@ -97,11 +95,12 @@ class Installation:
     def catch_up(self) -> None:
         """Copy connections that had packets since they were copied last."""
         if self._previous:
-            since, self._copied_at = self._copied_at, time.monotonic_ns()
+            now = time.monotonic_ns()
             if self._old_serve_alone:
-                self._old_alone_until = self._copied_at
+                self._old_alone_until = now
             both = not self._old_serve_alone
-            copy_connections(self._previous, self.pinned, since, both)
+            copy_connections(self._previous, self.pinned, self._copied_at, both)
+            self._copied_at = now
 
     def attach_begins(self) -> None:
         """Take note that programs are attached from now on; to be called before."""
@@ -121,8 +120,10 @@ class Installation:
                 steps.update(number, self._previous.program(name).to_bytes(4, sys.byteorder))
         except BpfsvcError:
             self._forget_replaced()  # all four are called, or none
-            self.catch_up()
-            self._old_serve_alone = False
+            try:
+                self.catch_up()
+            finally:
+                self._old_serve_alone = False
             raise
 
     def _places_of_replaced(self) -> list[tuple[bytes, str]]:
@@ -143,8 +144,12 @@ class Installation:
             # All of them: a packet changes both entries of a connection, and the time of one.
             self._copied_at = 0
             self.catch_up()
+            self._mark_copied()
             self.catch_up()
             self._old_serve_alone = False
+
+    def _mark_copied(self) -> None:
+        self.root.mark_copied(time.monotonic_ns())
 
     def put_in_force(self) -> None:
         """Have the next agent find the new build in force: to be called as soon as it serves."""
@@ -157,7 +162,7 @@ class Installation:
     def copy_last(self, previous: Pinned) -> None:
         """Copy and remove connections for the last time, and call the old programs no more."""
         self.catch_up()
-        remove_ended(previous, self.pinned, self._old_alone_until - COARSE_NS)
+        remove_ended(previous, self.pinned, self._old_alone_until)
         self._forget_replaced()
 
     def _forget_replaced(self) -> None:
@@ -225,6 +230,8 @@ def begin_install(
         # Written by a version that this one cannot read: traffic goes on until replaced.
         log(f"starting over: {error}")
         previous = None
+    if previous:
+        _finish_takeover(root, previous)
     if previous and previous.layout.digest == source.digest:
         return Installation(root, previous, None, fresh=False)
     digest = source.code_digest
@@ -258,6 +265,22 @@ def _serves(directory: Path) -> bool:
         return False  # there is no build, or an older one without this setting
 
 
+def _finish_takeover(root: PinRoot, current: Pinned) -> None:
+    """Copy what an earlier agent has not copied before it ended, of the build before.
+
+    The programs of the build in force call that one as long as they are not told otherwise.
+    """
+    copied_at = root.copied_at()
+    if copied_at is None or not root.old.exists():
+        return
+    try:
+        with closing(Pinned(root.old)) as old:
+            copy_connections(old, current, copied_at, both=True)
+            remove_ended(old, current, copied_at)
+    except (KernelError, NotLoaded):
+        return  # parts of it are not there any more
+
+
 def _in_thread(function: Callable[..., None], *args: object) -> Future[None]:
     """Call a function in a thread of its own, which ends with it."""
     pool = ThreadPoolExecutor(1)
@@ -269,5 +292,4 @@ def _in_thread(function: Callable[..., None], *args: object) -> Future[None]:
 
 def migrate(old: Pinned, new: Pinned) -> int:
     """Copy the content of every map that is not shared; return the number of entries."""
-    open_filter(old, new)
-    return copy_maps(old, new)
+    return copy_connections(old, new) + copy_maps(old, new)

@@ -39,6 +39,9 @@ _BPF_FS_MAGIC = 0xCAFE4A11
 _ATTACHED = "attached"
 """A directory in that of a build: its programs may be attached."""
 
+_COPIED = "copied-"
+"""The beginning of a directory in that of a build, whose name says when connections were copied."""
+
 BPF_MOUNT = Path("/sys/fs/bpf")
 """Where the kernel has a directory for a bpf file system."""
 
@@ -190,6 +193,15 @@ class PinRoot:
         """Note that programs of ``next`` may be attached."""
         (self.next / _ATTACHED).mkdir(exist_ok=True)
 
+    def mark_copied(self, at: int) -> None:
+        """Note when connections were copied to ``next`` last, in ns of CLOCK_MONOTONIC."""
+        (self.next / f"{_COPIED}{at}").mkdir()
+
+    def copied_at(self) -> int | None:
+        """Return when connections were copied last to the build in force; None: never."""
+        times = [int(path.name.removeprefix(_COPIED)) for path in self.current.glob(f"{_COPIED}*")]
+        return max(times, default=None)
+
     def clear_next(self) -> None:
         """Make room for a build, after an agent that may have ended at any moment."""
         if self.old.exists() and not self.current.exists():
@@ -202,8 +214,8 @@ class PinRoot:
 
     def promote_next(self) -> None:
         """Put the new build in force. The old one stays pinned."""
-        shutil.rmtree(self.old, ignore_errors=True)
-        if self.current.exists():
+        if self.current.exists():  # else it is the old one already: an agent has ended in between
+            shutil.rmtree(self.old, ignore_errors=True)
             self.current.rename(self.old)
         self.next.rename(self.current)
 
