@@ -115,15 +115,22 @@ def _oldest_first(batches: Iterator[_Batch], layout: MapLayout) -> Iterator[_Bat
 def _recent(old: Pinned, name: str, since: int) -> Iterator[_Batch]:
     """Yield the entries of connections with packets after a time, in batches.
 
-    A packet may change both entries of a connection, and the time of its own entry alone.
+    A packet may change both entries of a connection, and the time of its own entry alone. Both
+    entries of a pair come together, and once.
     """
     table, layout = old.map(name), old.layout.maps[name]
     seen, partner_of = layout.value.pick("seen"), _partner_of(old, name)
+    done: set[bytes] = set()
     for batch in table.batches():
-        recent = {key: value for key, value in batch if seen.unpack(value)[0] >= since - _SEEN_NS}
+        recent = {
+            key: value
+            for key, value in batch
+            if seen.unpack(value)[0] >= since - _SEEN_NS and key not in done
+        }
         for partner in [partner_of(key, value) for key, value in recent.items()]:
             if partner not in recent and (state := table.lookup(partner)):
                 recent[partner] = state
+                done.add(partner)
         yield list(recent.items())
 
 
