@@ -116,22 +116,22 @@ def _recent(old: Pinned, name: str, since: int) -> Iterator[_Batch]:
     """Yield the entries of connections with packets after a time, in batches.
 
     A packet may change both entries of a connection, and the time of its own entry alone. Both
-    entries of a pair come together, and once.
+    entries of a pair come once, and together: the programs do not find them in two tables for long.
     """
     table, layout = old.map(name), old.layout.maps[name]
     seen, partner_of = layout.value.pick("seen"), _partner_of(old, name)
     done: set[bytes] = set()
     for batch in table.batches():
-        recent = {
-            key: value
-            for key, value in batch
-            if seen.unpack(value)[0] >= since - _SEEN_NS and key not in done
-        }
-        for partner in [partner_of(key, value) for key, value in recent.items()]:
-            if partner not in recent and (state := table.lookup(partner)):
-                recent[partner] = state
+        recent: _Batch = []
+        for key, value in batch:
+            if key in done or seen.unpack(value)[0] < since - _SEEN_NS:
+                continue
+            recent.append((key, value))
+            partner = partner_of(key, value)
+            if state := table.lookup(partner):
+                recent.append((partner, state))
                 done.add(partner)
-        yield list(recent.items())
+        yield recent
 
 
 def _partner_of(old: Pinned, name: str) -> Callable[[bytes, bytes], bytes]:
