@@ -16,7 +16,7 @@ from tests.lab.mixed_load import mixed_load
 from tests.lab.other_build import copy_of_package, copy_with_another_layout
 from tests.lab.testbed import WEB, Testbed, built_testbed, objects
 
-POINTS = 6
+POINTS = 4
 """How many of the counted lines an agent is killed before; each takes some ten seconds."""
 
 _STEPS = {
