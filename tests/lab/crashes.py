@@ -43,9 +43,9 @@ _begin()
 
 
 def make_crashing(directory: Path, functions: Collection[tuple[str, str]]) -> None:
-    """Let agents crash in some functions: names of their file and their own.
+    """Have the agents of a copied package count lines, and crash where :func:`crash_at` says.
 
-    ``directory`` holds a copy of the package.
+    ``directory`` holds the copy; ``functions``: the name of a file, and that of a function in it.
     """
     main = directory / "bpfsvc" / "__main__.py"
     out = str(directory / _COUNTED)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from bpfsvc.devtools.lab.load import Kind, Load
+from bpfsvc.devtools.lab.load import Kind, Load, more
 from bpfsvc.devtools.lab.namespace import Namespace
 from bpfsvc.devtools.lab.patience import stretched
 from tests.lab.testbed import WEB, Testbed
@@ -40,11 +40,9 @@ def mixed_load(testbed: Testbed, pause: float = 0.0) -> Iterator[list[Load]]:
         place.load(kind, address, number, **{**usual, **more})
         for place, kind, address, number, more in wanted
     ]
-    for load in loads:
-        load.more(20)
+    work_on(loads)
     yield loads
-    for load in loads:
-        load.more(20)
+    work_on(loads)
     for load in loads:
         result = load.stop()
         assert result.failures == {}, result.examples
@@ -52,5 +50,4 @@ def mixed_load(testbed: Testbed, pause: float = 0.0) -> Iterator[list[Load]]:
 
 def work_on(loads: list[Load]) -> None:
     """Return when each kind of load has done 20 more."""
-    for load in loads:
-        load.more(20)
+    more(loads, 20)

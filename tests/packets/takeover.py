@@ -45,6 +45,13 @@ class Takeover:
         self.node.installation.take_over()
         self.settle("TAKEOVER_ATTACHED")
 
+    def open_at_last(self, peers: Peers) -> None:
+        """Load the new build, copy all, and have the old programs open a connection after that."""
+        self.load()
+        self.node.installation.take_over()
+        with self.at(self.old):
+            peers.connect(self.node, peers.client, peers.vip, peers.backend)
+
     def begin(self, *some: Peers) -> None:
         """Have clients begin connections, which are in a table of their own until established."""
         self.node.half_open(1 << 20)

@@ -70,10 +70,7 @@ def test_connections_of_the_old_build_stay_though_an_agent_ended_before_the_new_
 ) -> None:
     """After it had copied them. The old build serves on and opens more."""
     node, peers = takeover.node, TCP_PEERS[0]
-    takeover.load()
-    node.installation.take_over()
-    with takeover.at(takeover.old):
-        peers.connect(node, peers.client, peers.vip, peers.backend)
+    takeover.open_at_last(peers)
     takeover.newer()
     takeover.new = node.pinned
     takeover.settle("TAKEOVER_NONE")
@@ -109,10 +106,7 @@ def test_a_third_build_has_what_an_agent_had_to_copy_from_the_first_to_the_secon
 ) -> None:
     """As in a rollback, after the agent of the second was killed."""
     node, peers = takeover.node, TCP_PEERS[0]
-    takeover.load()
-    node.installation.take_over()
-    with takeover.at(takeover.old):
-        peers.connect(node, peers.client, peers.vip, peers.backend)
+    takeover.open_at_last(peers)
     takeover.settle("TAKEOVER_ATTACHED")
     node.load(load(SIZES))
     assert node.installation.fresh

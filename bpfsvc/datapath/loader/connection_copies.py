@@ -61,7 +61,7 @@ def copy_connections(old: Pinned, new: Pinned, since: int = 0, both: bool = Fals
     ``since``: in ns of CLOCK_MONOTONIC. ``both``: the new programs have served, too. Then the later
     state of an entry stays.
     """
-    open_filter(old, new)
+    _open_filter(old, new)
     copied = 0
     # In the order of the programs, so none is missed that they move meanwhile.
     for name in CONNECTIONS:
@@ -108,8 +108,8 @@ def _oldest_first(batches: Iterator[_Batch], layout: MapLayout) -> Iterator[_Bat
     created = layout.value.pick("created")
     entries = [entry for batch in batches for entry in batch]
     entries.sort(key=lambda entry: created.unpack(entry[1]))
-    for at in range(0, len(entries), _BATCH):
-        yield entries[at : at + _BATCH]
+    for first in range(0, len(entries), _BATCH):
+        yield entries[first : first + _BATCH]
 
 
 def _recent(old: Pinned, name: str, since: int) -> Iterator[_Batch]:
@@ -237,6 +237,7 @@ def remove_ended(old: Pinned, new: Pinned, until: int | None = None) -> None:
         if before is None or before.key != layout.key or is_shared(name, old.layout, new.layout):
             continue
         tables, is_quiet = [old.map(name)] if until is None else both, _is_quiet(new, name, until)
+        is_unused = _is_unused(new, name, is_quiet)
         for batch in new.map(name).batches():
             gone = [
                 (key, value)
@@ -244,7 +245,7 @@ def remove_ended(old: Pinned, new: Pinned, until: int | None = None) -> None:
                 if is_quiet(value) and all(table.lookup(key) is None for table in tables)
             ]
             # At once: the next connection from a port may have the same key.
-            new.map(name).delete_many(_without_partner_in_use(new, name, gone, is_quiet))
+            new.map(name).delete_many([key for key, value in gone if is_unused(key, value)])
 
 
 def _is_quiet(new: Pinned, name: str, since: int | None) -> Callable[[bytes], bool]:
@@ -255,19 +256,20 @@ def _is_quiet(new: Pinned, name: str, since: int | None) -> Callable[[bytes], bo
     return lambda state: bool(seen.unpack(state)[0] < since - _SEEN_NS)
 
 
-def _without_partner_in_use(
-    new: Pinned, name: str, entries: _Batch, is_quiet: Callable[[bytes], bool]
-) -> list[bytes]:
-    """Return the keys of entries, without those whose partner has had a packet instead."""
+def _is_unused(
+    new: Pinned, name: str, is_quiet: Callable[[bytes], bool]
+) -> Callable[[bytes, bytes], bool]:
+    """Return the function that tells whether the partner of a quiet entry is quiet, too."""
     partner_of, tables = _partner_of(new, name), [new.map(table) for table in CONNECTIONS]
-    return [
-        key
-        for key, value in entries
-        if all(is_quiet(table.lookup(partner_of(key, value)) or value) for table in tables)
-    ]
+
+    def is_unused(key: bytes, value: bytes) -> bool:
+        partner = partner_of(key, value)
+        return all(is_quiet(table.lookup(partner) or value) for table in tables)
+
+    return is_unused
 
 
-def open_filter(old: Pinned, new: Pinned) -> None:
+def _open_filter(old: Pinned, new: Pinned) -> None:
     """Open the filter of the new programs if they find connections that are not noted there.
 
     Must be called before entries are written (``bpf/maps/port_filter.h`` has the rule).
